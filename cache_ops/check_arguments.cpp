@@ -1,0 +1,215 @@
+#include "check_arguments.h"
+
+#include <c10/util/Exception.h>
+
+#include "overlap.h"
+#include "tensor_matcher.h"
+
+namespace kvrope {
+namespace {
+
+using at::Tensor;
+
+// The sizes of a call, by SPEC name.
+struct Sizes {
+  Size T{"T"}, Tk{"Tk"}, QH{"QH"}, KH{"KH"}, D{"D"}, Dv{"Dv"};
+  Size NB{"num_blocks"}, BS{"block_size"};
+};
+
+class Checker {
+ public:
+  explicit Checker(const FusedArguments& args) : args_(args), match_(kFusedName, args.q) {}
+
+  void check() {
+    check_unsupported();
+    check_rows();
+    if (args_.flash_layout) {
+      check_flash_caches();
+    } else {
+      check_split_caches();
+    }
+    check_cache_dtypes();
+    check_indices();
+    check_rotation();
+    check_scale("k_scale", args_.k_scale);
+    check_scale("v_scale", args_.v_scale);
+    check_outputs();
+  }
+
+ private:
+  template <typename... Parts>
+  void require(bool condition, const char* argument, const Parts&... parts) const {
+    TORCH_CHECK_VALUE(condition, match_.prefix(argument), parts...);
+  }
+
+  void check_unsupported() const {
+    constexpr const char* kText = "not yet supported, expected it to be left at its default";
+    require(!args_.q_scale, "q_scale", kText);
+    require(!args_.match_unfused, "match_unfused", kText);
+    require(!args_.mrope_section, "mrope_section", kText);
+    require(!args_.mrope_interleaved, "mrope_interleaved", kText);
+    require(!args_.q_weight, "q_weight", kText);
+    require(!args_.k_weight, "k_weight", kText);
+    require(!args_.weight_plus_one, "weight_plus_one", kText);
+  }
+
+  void check_rows() {
+    match_.shape("q", args_.q, {&s_.T, &s_.QH, &s_.D});
+    match_.dtype("q", args_.q, {at::kHalf, at::kBFloat16, at::kFloat});
+    const c10::SymInt &heads = s_.QH.value(), &head_size = s_.D.value();
+    require(heads >= 1 && heads <= kMaxHeads, "q", "expected 1 to ", kMaxHeads, " heads, got ", heads);
+    require(head_size >= 2 && head_size <= kMaxHeadSize && head_size % 2 == 0, "q",
+            "expected an even head size from 2 to ", kMaxHeadSize, ", got ", head_size);
+
+    match_.shape("k", args_.k, {&s_.Tk, &s_.KH, &s_.D});
+    match_.dtype("k", args_.k, {args_.q.scalar_type()});
+    require(s_.Tk.value() >= s_.T.value(), "k", "expected at least as many rows as q, ", s_.T.value(), ", got ",
+            s_.Tk.value());
+    require(s_.Tk.value() <= kMaxRows, "k", "expected at most ", kMaxRows, " rows, got ", s_.Tk.value());
+    const c10::SymInt& kv_heads = s_.KH.value();
+    require(kv_heads >= 1 && kv_heads <= kMaxHeads / 2, "k", "expected 1 to ", kMaxHeads / 2, " heads, got ", kv_heads);
+    require(heads % kv_heads == 0, "k", "expected a number of heads that divides the ", heads, " of q, got ", kv_heads);
+
+    match_.shape("v", args_.v, {&s_.Tk, &s_.KH, &s_.Dv});
+    match_.dtype("v", args_.v, {args_.q.scalar_type()});
+    require(s_.Dv.value() >= 1 && s_.Dv.value() <= kMaxHeadSize, "v", "expected a head size from 1 to ", kMaxHeadSize,
+            ", got ", s_.Dv.value());
+  }
+
+  void check_flash_caches() {
+    match_.shape("key_cache", args_.key_cache, {&s_.NB, &s_.BS, &s_.KH, &s_.D});
+    require(s_.BS.value() >= 1, "key_cache", "expected a block_size of at least 1, got ", s_.BS.value());
+    match_.shape("value_cache", args_.value_cache, {&s_.NB, &s_.BS, &s_.KH, &s_.Dv});
+  }
+
+  void check_split_caches() {
+    Size groups{"D/x"}, x{"x"};
+    match_.shape("key_cache", args_.key_cache, {&s_.NB, &s_.KH, &groups, &s_.BS, &x});
+    require(s_.BS.value() >= 1, "key_cache", "expected a block_size of at least 1, got ", s_.BS.value());
+    bool is_power_of_two = false;
+    for (int64_t power = 1; power <= kMaxHeadSize; power *= 2) is_power_of_two |= x.value() == power;
+    require(is_power_of_two && groups.value() * x.value() == s_.D.value(), "key_cache",
+            "expected shape (num_blocks, KH, D/x, block_size, x) with D=", s_.D.value(),
+            " and x a power of two that divides it, got ", shape_text(args_.key_cache));
+
+    const Tensor& value_cache = args_.value_cache;
+    if (value_cache.defined() && value_cache.dim() == 5) {
+      require(s_.BS.value() % x.value() == 0, "value_cache",
+              "expected rank 4, since x=", x.value(), " of key_cache does not divide block_size=", s_.BS.value(),
+              ", got ", shape_text(value_cache));
+      Size chunks{"block_size/x", s_.BS.value() / x.value()};
+      match_.shape("value_cache", value_cache, {&s_.NB, &s_.KH, &chunks, &s_.Dv, &x});
+    } else {
+      match_.shape("value_cache", value_cache, {&s_.NB, &s_.KH, &s_.Dv, &s_.BS});
+    }
+  }
+
+  void check_cache_dtypes() const {
+    const std::string& name = args_.kv_cache_dtype;
+    if (name == "auto") {
+      match_.dtype("key_cache", args_.key_cache, {args_.k.scalar_type(), at::kFloat8_e4m3fn, at::kFloat8_e5m2});
+    } else if (name == "fp8" || name == "fp8_e4m3") {
+      match_.dtype("key_cache", args_.key_cache, {at::kFloat8_e4m3fn, at::kByte});
+    } else if (name == "fp8_e5m2") {
+      match_.dtype("key_cache", args_.key_cache, {at::kFloat8_e5m2, at::kByte});
+    } else {
+      require(false, "kv_cache_dtype", "expected \"auto\", \"fp8\", \"fp8_e4m3\" or \"fp8_e5m2\", got \"", name, '"');
+    }
+    match_.dtype("value_cache", args_.value_cache, {args_.key_cache.scalar_type()});
+  }
+
+  void check_index(const char* argument, const Tensor& tensor, Size& size) const {
+    match_.shape(argument, tensor, {&size});
+    match_.dtype(argument, tensor, {at::kInt, at::kLong});
+  }
+
+  void check_indices() {
+    Size slots{"T_slot"};
+    check_index("slot_mapping", args_.slot_mapping, slots);
+    require(slots.value() <= s_.Tk.value(), "slot_mapping", "expected at most as many slots as rows of k, ",
+            s_.Tk.value(), ", got ", slots.value());
+    if (args_.swa_slot_mapping) {
+      Size window{"N"};
+      check_index("swa_slot_mapping", *args_.swa_slot_mapping, window);
+    }
+    check_index("pos", args_.pos, s_.T);
+    if (args_.offs) check_index("offs", *args_.offs, s_.T);
+  }
+
+  void check_rotation() {
+    const c10::SymInt head_size = s_.D.value();
+    const c10::SymInt rotary_dim = args_.rotary_dim ? c10::SymInt(*args_.rotary_dim) : head_size;
+    require(rotary_dim >= 2 && rotary_dim <= head_size && rotary_dim % 2 == 0, "rotary_dim",
+            "expected an even number from 2 to the head size ", head_size, ", got ", rotary_dim);
+    require(args_.rotary_dim_offset >= 0 && args_.rotary_dim_offset <= head_size - rotary_dim, "rotary_dim_offset",
+            "expected 0 to ", head_size - rotary_dim, " (head size ", head_size, " - rotary_dim ", rotary_dim,
+            "), got ", args_.rotary_dim_offset);
+
+    Size positions{"P"}, width{"W"};
+    match_.shape("cos_sin", args_.cos_sin, {&positions, &width});
+    match_.dtype("cos_sin", args_.cos_sin, {at::kFloat, at::kHalf, at::kBFloat16});
+    require(width.value() == rotary_dim || width.value() == 2 * rotary_dim, "cos_sin", "expected width ", rotary_dim,
+            " or ", 2 * rotary_dim, " for rotary_dim ", rotary_dim,
+            args_.rotary_dim ? "" : " (the head size, since rotary_dim is not given)", ", got ", width.value());
+  }
+
+  void check_scale(const char* argument, const std::optional<Tensor>& scale) {
+    if (!scale) return;
+    if (scale->dim() == 0) {
+      match_.shape(argument, *scale, {});
+    } else {
+      const bool fits = scale->dim() == 1 && (scale->sym_size(0) == 1 || scale->sym_size(0) == s_.KH.value());
+      require(fits, argument, "expected shape (), (1,) or (KH=", s_.KH.value(), ",), got ", shape_text(*scale));
+      Size any{"KH"};
+      match_.shape(argument, *scale, {&any});
+    }
+    match_.dtype(argument, *scale, {at::kFloat});
+  }
+
+  void check_outputs() {
+    match_.shape("q_out", args_.q_out.value_or(Tensor()), {&s_.T, &s_.QH, &s_.D});
+    match_.dtype("q_out", *args_.q_out, {args_.q.scalar_type()});
+    // A row of heads must be one run of evenly spaced elements, or (T, QH * D) is no view of it.
+    const Tensor& q_out = *args_.q_out;
+    const bool is_viewable = s_.QH.value() == 1 || q_out.sym_stride(1) == s_.D.value() * q_out.sym_stride(2) ||
+                             s_.T.value() == 0;
+    require(is_viewable, "q_out", "expected strides that allow a view as (T, QH * D): head stride = D * last stride, "
+            "got strides ", q_out.sym_strides());
+    match_.shape("k_out", args_.k_out.value_or(Tensor()), {&s_.Tk, &s_.KH, &s_.D});
+    match_.dtype("k_out", *args_.k_out, {args_.q.scalar_type()});
+    if (args_.zeros_out) {
+      match_.shape("zeros_out", *args_.zeros_out, {&s_.T, &s_.QH, &s_.D});
+      match_.dtype("zeros_out", *args_.zeros_out, {args_.q.scalar_type()});
+    }
+  }
+
+  const FusedArguments& args_;
+  TensorMatcher match_;
+  Sizes s_;
+};
+
+}  // namespace
+
+void check_arguments(const FusedArguments& args) { Checker(args).check(); }
+
+void check_no_overlap(const FusedArguments& args) {
+  std::vector<NamedTensor> written = {{"key_cache", &args.key_cache}, {"value_cache", &args.value_cache}};
+  if (args.q_out) written.push_back({"q_out", &*args.q_out});
+  if (args.k_out) written.push_back({"k_out", &*args.k_out});
+  if (args.zeros_out) written.push_back({"zeros_out", &*args.zeros_out});
+
+  std::vector<NamedTensor> read = {{"q", &args.q},
+                                   {"k", &args.k},
+                                   {"v", &args.v},
+                                   {"slot_mapping", &args.slot_mapping},
+                                   {"pos", &args.pos},
+                                   {"cos_sin", &args.cos_sin}};
+  if (args.k_scale) read.push_back({"k_scale", &*args.k_scale});
+  if (args.v_scale) read.push_back({"v_scale", &*args.v_scale});
+  if (args.offs) read.push_back({"offs", &*args.offs});
+  if (args.swa_slot_mapping) read.push_back({"swa_slot_mapping", &*args.swa_slot_mapping});
+
+  require_no_overlap(kFusedName, written, read, {{"q_out", "q"}, {"k_out", "k"}});
+}
+
+}  // namespace kvrope

@@ -1,0 +1,84 @@
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <atomic>
+
+#include "cuda_fault_record.h"
+#include "fault.h"
+#include "rope_cache.h"
+
+namespace kvrope {
+namespace {
+
+// While any thread captures a graph, calls that might synchronise are refused unless their thread says that it knows.
+class RelaxedCaptureMode {
+ public:
+  RelaxedCaptureMode() { C10_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  ~RelaxedCaptureMode() { C10_CUDA_CHECK_WARN(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+FaultRecord read_record(c10::Device device) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  C10_CUDA_CHECK(cudaStreamIsCapturing(c10::cuda::getCurrentCUDAStream(), &status));
+  TORCH_CHECK_VALUE(status == cudaStreamCaptureStatusNone,
+                    "kvrope: the fault record of ", device, " cannot be read while a graph is being captured");
+  FaultRecord record;
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  C10_CUDA_CHECK(cudaMemcpy(&record, cuda_fault_record(device.index()), sizeof record, cudaMemcpyDeviceToHost));
+  return record;
+}
+
+std::optional<Fault> describe(const FaultRecord& record) {
+  switch (record.kind) {
+    case FaultKind::position_out_of_range:
+      return Fault{"position_out_of_range", "pos", record.row, record.value};
+    case FaultKind::slot_out_of_range:
+      return Fault{"slot_out_of_range", "slot_mapping", record.row, record.value};
+    case FaultKind::window_slot_out_of_range:
+      return Fault{"window_slot_out_of_range", "swa_slot_mapping", record.row, record.value};
+    default:
+      return std::nullopt;
+  }
+}
+
+c10::Device with_index(c10::Device device) {
+  return device.has_index() ? device : c10::Device(device.type(), c10::cuda::current_device());
+}
+
+}  // namespace
+
+FaultRecord* cuda_fault_record(c10::DeviceIndex device) {
+  static std::array<std::atomic<FaultRecord*>, C10_COMPILE_TIME_MAX_GPUS> records{};
+  FaultRecord* record = records.at(device).load(std::memory_order_acquire);
+  if (record == nullptr) {
+    const RelaxedCaptureMode relaxed;
+    C10_CUDA_CHECK(fault_record_address(&record));
+    records.at(device).store(record, std::memory_order_release);
+  }
+  return record;
+}
+
+std::optional<Fault> cuda_last_fault(c10::Device device) {
+  device = with_index(device);
+  const c10::cuda::CUDAGuard guard(device);
+  return describe(read_record(device));
+}
+
+void cuda_check(c10::Device device) {
+  device = with_index(device);
+  const c10::cuda::CUDAGuard guard(device);
+  const std::optional<Fault> fault = describe(read_record(device));
+  if (!fault) return;
+  C10_CUDA_CHECK(cudaMemset(cuda_fault_record(device.index()), 0, sizeof(FaultRecord)));
+  TORCH_CHECK_INDEX(false, "fused_qk_rope_reshape_and_cache on ", device, ": ", fault->argument, " gives ",
+                    fault->value, " for row ", fault->row, ": ", fault->kind,
+                    "; the row was not cached, and its q_out and k_out are NaN if the position was the fault");
+}
+
+}  // namespace kvrope

@@ -1,0 +1,45 @@
+#include "fused.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include "check_arguments.h"
+#include "cpu_kernel.h"
+#include "make_params.h"
+#ifdef KVROPE_WITH_CUDA
+#include "cuda_launch.h"
+#endif
+
+namespace kvrope {
+
+void run_fused(const FusedArguments& args) {
+  check_arguments(args);
+  check_no_overlap(args);
+  const RopeCacheParams params = make_params(args);
+  const c10::Device device = args.q.device();
+  if (device.is_cpu()) {
+    run_on_cpu(kFusedName, params);
+    return;
+  }
+#ifdef KVROPE_WITH_CUDA
+  if (device.is_cuda()) {
+    run_on_cuda(params, device);
+    return;
+  }
+#endif
+  TORCH_CHECK_VALUE(false, kFusedName, ": q: expected a tensor on a device this build has a kernel for, got ", device);
+}
+
+FusedOutputs fused_qk_rope_reshape_and_cache(const FusedArguments& arguments) {
+  FusedArguments args = arguments;
+  if (args.q.defined() && !args.q_out) args.q_out = at::empty(args.q.sizes(), args.q.options());
+  if (args.k.defined() && !args.k_out) args.k_out = at::empty(args.k.sizes(), args.k.options());
+  if (args.q.defined() && !args.zeros_out && args.output_zeros) {
+    args.zeros_out = at::empty(args.q.sizes(), args.q.options());
+  }
+  run_fused(args);
+  const int64_t row_size = args.q.size(1) * args.q.size(2);
+  return {args.q_out->view({args.q.size(0), row_size}), *args.k_out, args.key_cache, args.value_cache, args.zeros_out};
+}
+
+}  // namespace kvrope

@@ -1,0 +1,131 @@
+#include "make_params.h"
+
+namespace kvrope {
+namespace {
+
+using at::Tensor;
+
+// The stride of an axis of size 1 says nothing; 0 keeps it from deciding alignments.
+int64_t stride_of(const Tensor& tensor, int64_t axis) { return tensor.size(axis) > 1 ? tensor.stride(axis) : 0; }
+
+void* data_of(const Tensor& tensor) { return const_cast<void*>(tensor.const_data_ptr()); }
+
+HeadRows head_rows(const Tensor& tensor) {
+  const int64_t dim_stride = tensor.size(2) > 1 ? tensor.stride(2) : 1;
+  return {data_of(tensor), stride_of(tensor, 0), stride_of(tensor, 1), dim_stride};
+}
+
+IndexArray index_array(const Tensor& tensor) {
+  return {data_of(tensor), tensor.size(0), stride_of(tensor, 0), tensor.scalar_type() == at::kLong};
+}
+
+ScaleArray scale_array(const std::optional<Tensor>& scale, bool apply_scale) {
+  if (!scale || !apply_scale) return {nullptr, 0};
+  return {scale->const_data_ptr<float>(), scale->dim() == 0 ? 0 : stride_of(*scale, 0)};
+}
+
+DType dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kHalf:
+      return DType::fp16;
+    case at::kBFloat16:
+      return DType::bf16;
+    case at::kFloat8_e4m3fn:
+      return DType::fp8_e4m3;
+    case at::kFloat8_e5m2:
+      return DType::fp8_e5m2;
+    default:
+      return DType::fp32;
+  }
+}
+
+DType cache_dtype_of(const FusedArguments& args) {
+  if (args.key_cache.scalar_type() != at::kByte) return dtype_of(args.key_cache.scalar_type());
+  return args.kv_cache_dtype == "fp8_e5m2" ? DType::fp8_e5m2 : DType::fp8_e4m3;
+}
+
+int log2_of(int64_t power_of_two) {
+  int log2 = 0;
+  while ((int64_t{1} << log2) < power_of_two) ++log2;
+  return log2;
+}
+
+// Axes of one cache tensor by meaning; see cache_layout.h for the formula they fill.
+struct CacheAxes {
+  int64_t block, head, offset, dim;
+  int64_t inner = -1;  // the axis of x, where there is one
+  bool splits_offset = false;
+};
+
+PagedCache paged_cache(const Tensor& tensor, const CacheAxes& axes) {
+  CacheLayout layout{};
+  layout.block_stride = stride_of(tensor, axes.block);
+  layout.head_stride = stride_of(tensor, axes.head);
+  layout.offset_outer_stride = stride_of(tensor, axes.offset);
+  layout.dim_outer_stride = tensor.size(axes.dim) > 1 ? tensor.stride(axes.dim) : 1;
+  if (axes.inner >= 0) {
+    const int64_t inner_stride = tensor.size(axes.inner) > 1 ? tensor.stride(axes.inner) : 1;
+    const int log2 = log2_of(tensor.size(axes.inner));
+    (axes.splits_offset ? layout.offset_split_log2 : layout.dim_split_log2) = log2;
+    (axes.splits_offset ? layout.offset_inner_stride : layout.dim_inner_stride) = inner_stride;
+  }
+  return {data_of(tensor), layout};
+}
+
+}  // namespace
+
+RopeCacheParams make_params(const FusedArguments& args) {
+  RopeCacheParams p{};
+  p.q = head_rows(args.q);
+  p.q_out = head_rows(*args.q_out);
+  if (args.zeros_out) p.zeros_out = head_rows(*args.zeros_out);
+  p.k = head_rows(args.k);
+  p.k_out = head_rows(*args.k_out);
+  p.v = head_rows(args.v);
+
+  const Tensor &keys = args.key_cache, &values = args.value_cache;
+  if (args.flash_layout) {
+    const CacheAxes axes = {.block = 0, .head = 2, .offset = 1, .dim = 3};
+    p.key_cache = paged_cache(keys, axes);
+    p.value_cache = paged_cache(values, axes);
+    p.block_size = keys.size(1);
+  } else {
+    p.key_cache = paged_cache(keys, {.block = 0, .head = 1, .offset = 3, .dim = 2, .inner = 4});
+    p.value_cache = values.dim() == 4
+                        ? paged_cache(values, {.block = 0, .head = 1, .offset = 3, .dim = 2})
+                        : paged_cache(values, {.block = 0, .head = 1, .offset = 2, .dim = 3, .inner = 4,
+                                               .splits_offset = true});
+    p.block_size = keys.size(3);
+  }
+  p.num_slots = keys.size(0) * p.block_size;
+  p.k_scale = scale_array(args.k_scale, args.apply_scale);
+  p.v_scale = scale_array(args.v_scale, args.apply_scale);
+
+  p.slot_mapping = index_array(args.slot_mapping);
+  if (args.swa_slot_mapping) p.swa_slot_mapping = index_array(*args.swa_slot_mapping);
+  p.has_swa = args.swa_slot_mapping.has_value();
+  p.pos = index_array(args.pos);
+  if (args.offs) p.offs = index_array(*args.offs);
+  p.has_offs = args.offs.has_value();
+  p.cos_sin = {data_of(args.cos_sin), args.cos_sin.size(0), stride_of(args.cos_sin, 0), args.cos_sin.stride(1),
+               dtype_of(args.cos_sin.scalar_type())};
+
+  p.num_tokens = args.q.size(0);
+  p.num_kv_rows = args.k.size(0);
+  p.num_q_heads = static_cast<int>(args.q.size(1));
+  p.num_kv_heads = static_cast<int>(args.k.size(1));
+  p.head_size = static_cast<int>(args.q.size(2));
+  p.v_head_size = static_cast<int>(args.v.size(2));
+  p.rotary_dim = static_cast<int>(args.rotary_dim.value_or(p.head_size));
+  p.rotary_dim_offset = static_cast<int>(args.rotary_dim_offset);
+
+  p.dtype = dtype_of(args.q.scalar_type());
+  p.cache_dtype = cache_dtype_of(args);
+  p.has_cache = true;
+  p.is_neox = args.is_neox;
+  p.is_full_width_table = args.cos_sin.size(1) == 2 * p.rotary_dim;
+  p.match_unfused = args.match_unfused;
+  return p;
+}
+
+}  // namespace kvrope

@@ -1,0 +1,12 @@
+// Checked tensors to the kernel's parameters.
+#pragma once
+
+#include "arguments.h"
+#include "rope_cache_params.h"
+
+namespace kvrope {
+
+// args have passed check_arguments and hold q_out and k_out. The pointers stay valid as long as the tensors live.
+RopeCacheParams make_params(const FusedArguments& args);
+
+}  // namespace kvrope

@@ -1,0 +1,155 @@
+#include "overlap.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace kvrope {
+namespace {
+
+// Is there an x with 0 <= x[i] <= bound[i] and sum coefficient[i] * x[i] = target? The coefficients are the strides of
+// the arrays in question, largest first: what the smaller ones can still reach leaves a few values for each x.
+class BoundedSum {
+ public:
+  void add(int64_t coefficient, int64_t bound) {
+    if (coefficient == 0 || bound == 0) return;
+    for (Term& term : terms_) {
+      if (term.coefficient == coefficient) {
+        term.bound += bound;
+        return;
+      }
+    }
+    terms_.push_back({coefficient, bound, 0, 0});
+  }
+
+  bool reaches(int64_t target) {
+    std::sort(terms_.begin(), terms_.end(), [](const Term& a, const Term& b) { return a.coefficient > b.coefficient; });
+    int64_t largest = 0, divisor = 0;
+    for (auto term = terms_.rbegin(); term != terms_.rend(); ++term) {
+      largest += term->coefficient * term->bound;
+      divisor = std::gcd(divisor, term->coefficient);
+      term->largest_from_here = largest;
+      term->divisor_from_here = divisor;
+    }
+    return reaches_from(0, target);
+  }
+
+ private:
+  struct Term {
+    int64_t coefficient, bound;
+    int64_t largest_from_here;  // of this term and all smaller ones together
+    int64_t divisor_from_here;
+  };
+
+  bool reaches_from(size_t i, int64_t target) const {
+    if (target == 0) return true;
+    if (i == terms_.size() || target < 0) return false;
+    const Term& term = terms_[i];
+    if (target > term.largest_from_here || target % term.divisor_from_here != 0) return false;
+    const int64_t rest = i + 1 < terms_.size() ? terms_[i + 1].largest_from_here : 0;
+    const int64_t first = std::max<int64_t>(0, (target - rest + term.coefficient - 1) / term.coefficient);
+    const int64_t last = std::min(term.bound, target / term.coefficient);
+    for (int64_t x = first; x <= last; ++x) {
+      if (reaches_from(i + 1, target - x * term.coefficient)) return true;
+    }
+    return false;
+  }
+
+  c10::SmallVector<Term, 12> terms_;
+};
+
+bool is_same_view(const at::Tensor& a, const at::Tensor& b) {
+  return a.data_ptr() == b.data_ptr() && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides();
+}
+
+}  // namespace
+
+int64_t StridedBytes::end() const {
+  int64_t end = begin + item_size;
+  for (const Axis& axis : axes) end += (axis.size - 1) * axis.stride;
+  return end;
+}
+
+StridedBytes bytes_of(const at::Tensor& tensor) {
+  StridedBytes bytes;
+  bytes.begin = reinterpret_cast<int64_t>(tensor.const_data_ptr());
+  bytes.item_size = tensor.element_size();
+  bytes.is_empty = tensor.numel() == 0;
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) > 1) bytes.axes.push_back({tensor.size(i), tensor.stride(i) * bytes.item_size});
+  }
+  std::sort(bytes.axes.begin(), bytes.axes.end(), [](const Axis& x, const Axis& y) { return x.stride < y.stride; });
+  return bytes;
+}
+
+// Index of a, minus index of b mirrored to (size - 1 - index), plus a byte within each item: all terms positive.
+bool share_a_byte(const StridedBytes& a, const StridedBytes& b) {
+  if (a.is_empty || b.is_empty || a.begin >= b.end() || b.begin >= a.end()) return false;
+  BoundedSum sum;
+  for (const Axis& axis : a.axes) sum.add(axis.stride, axis.size - 1);
+  for (const Axis& axis : b.axes) sum.add(axis.stride, axis.size - 1);
+  sum.add(1, a.item_size - 1);
+  sum.add(1, b.item_size - 1);
+  return sum.reaches(b.end() - 1 - a.begin);
+}
+
+bool overlaps_itself(const StridedBytes& a) {
+  if (a.is_empty) return false;
+  const auto& axes = a.axes;
+
+  // The usual case: each stride passes over all that the smaller ones reach.
+  int64_t extent = a.item_size;
+  bool is_nested = true;
+  for (const Axis& axis : axes) {
+    is_nested &= axis.stride >= extent;
+    extent += (axis.size - 1) * axis.stride;
+  }
+  if (is_nested) return false;
+
+  // Two different indices: some axis `lead` differs by at least one, the others by anything. Item sizes divide all
+  // strides, so that two elements share a byte only if they begin at the same one.
+  for (size_t lead = 0; lead < axes.size(); ++lead) {
+    BoundedSum sum;
+    int64_t target = -axes[lead].stride;
+    sum.add(axes[lead].stride, axes[lead].size - 2);
+    for (size_t other = 0; other < axes.size(); ++other) {
+      if (other == lead) continue;
+      sum.add(axes[other].stride, 2 * (axes[other].size - 1));
+      target += axes[other].stride * (axes[other].size - 1);
+    }
+    if (sum.reaches(target)) return true;
+  }
+  return false;
+}
+
+void require_no_overlap(const char* operation, const std::vector<NamedTensor>& written,
+                        const std::vector<NamedTensor>& read,
+                        const std::vector<std::pair<std::string_view, std::string_view>>& in_place) {
+  std::vector<StridedBytes> written_bytes, read_bytes;
+  for (const NamedTensor& w : written) written_bytes.push_back(bytes_of(*w.tensor));
+  for (const NamedTensor& r : read) read_bytes.push_back(bytes_of(*r.tensor));
+
+  for (size_t i = 0; i < written.size(); ++i) {
+    const NamedTensor& w = written[i];
+    TORCH_CHECK_VALUE(!overlaps_itself(written_bytes[i]), operation, ": ", w.name,
+                      ": expected a tensor without elements that share memory, got strides ", w.tensor->strides(),
+                      " for shape ", w.tensor->sizes());
+    for (size_t j = 0; j < i; ++j) {
+      TORCH_CHECK_VALUE(!share_a_byte(written_bytes[i], written_bytes[j]), operation, ": ", w.name,
+                        ": expected memory of its own, got elements shared with ", written[j].name);
+    }
+    for (size_t j = 0; j < read.size(); ++j) {
+      const NamedTensor& r = read[j];
+      if (!share_a_byte(written_bytes[i], read_bytes[j])) continue;
+      const bool may_be_same = std::find(in_place.begin(), in_place.end(),
+                                         std::pair<std::string_view, std::string_view>(w.name, r.name)) != in_place.end();
+      TORCH_CHECK_VALUE(may_be_same && is_same_view(*w.tensor, *r.tensor), operation, ": ", w.name,
+                        ": expected memory of its own", may_be_same ? " or exactly that of " : "",
+                        may_be_same ? r.name : "", ", got elements shared with ", r.name);
+    }
+  }
+}
+
+}  // namespace kvrope

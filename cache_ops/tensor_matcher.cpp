@@ -1,0 +1,77 @@
+#include "tensor_matcher.h"
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
+
+#include <sstream>
+
+namespace kvrope {
+namespace {
+
+std::string pattern_text(std::initializer_list<Size*> sizes) {
+  std::string text = "(";
+  for (const Size* size : sizes) text += (text.size() > 1 ? ", " : "") + size->describe();
+  return text + (sizes.size() == 1 ? ",)" : ")");
+}
+
+}  // namespace
+
+bool Size::matches(const c10::SymInt& actual) {
+  if (!value_) value_ = actual;
+  return *value_ == actual;
+}
+
+std::string Size::describe() const {
+  if (!value_) return name_;
+  std::ostringstream text;
+  if (!name_.empty()) text << name_ << '=';
+  text << *value_;
+  return text.str();
+}
+
+std::string dtype_name(at::ScalarType type) { return c10::getDtypeNames(type).first; }
+
+std::string shape_text(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << '(';
+  for (int64_t i = 0; i < tensor.dim(); ++i) text << (i > 0 ? ", " : "") << tensor.sym_size(i);
+  text << (tensor.dim() == 1 ? ",)" : ")");
+  return text.str();
+}
+
+TensorMatcher::TensorMatcher(const char* operation, const at::Tensor& device_from)
+    : operation_(operation), device_(device_from.defined() ? device_from.device() : at::kCPU) {}
+
+std::string TensorMatcher::prefix(const char* argument) const {
+  return std::string(operation_) + ": " + argument + ": ";
+}
+
+void TensorMatcher::shape(const char* argument, const at::Tensor& tensor,
+                          std::initializer_list<Size*> sizes) const {
+  TORCH_CHECK_VALUE(tensor.defined(), prefix(argument), "expected a tensor of shape ", pattern_text(sizes),
+                    ", got none");
+  TORCH_CHECK_VALUE(tensor.device() == device_, prefix(argument), "expected a tensor on ", device_, " like q, got ",
+                    tensor.device());
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, prefix(argument), "expected a strided tensor, got layout ",
+                    tensor.layout());
+  TORCH_CHECK_VALUE(tensor.dim() == static_cast<int64_t>(sizes.size()), prefix(argument), "expected shape ",
+                    pattern_text(sizes), ", got ", shape_text(tensor));
+  const c10::SymIntArrayRef actual = tensor.sym_sizes();
+  size_t i = 0;
+  for (Size* size : sizes) {
+    TORCH_CHECK_VALUE(size->matches(actual[i++]), prefix(argument), "expected shape ", pattern_text(sizes), ", got ",
+                      shape_text(tensor));
+  }
+}
+
+void TensorMatcher::dtype(const char* argument, const at::Tensor& tensor,
+                          std::initializer_list<at::ScalarType> fitting) const {
+  std::string names;
+  for (const at::ScalarType type : fitting) {
+    if (tensor.scalar_type() == type) return;
+  }
+  for (const at::ScalarType type : fitting) names += (names.empty() ? "" : " or ") + dtype_name(type);
+  TORCH_CHECK_TYPE(false, prefix(argument), "expected dtype ", names, ", got ", dtype_name(tensor.scalar_type()));
+}
+
+}  // namespace kvrope

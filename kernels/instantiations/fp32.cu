@@ -1,0 +1,7 @@
+#include "rope_cache_launch.cuh"
+
+namespace kvrope {
+
+template cudaError_t launch_with_types<float, float>(const RopeCacheParams&, const LaunchPlan&, cudaStream_t);
+
+}  // namespace kvrope

@@ -1,0 +1,300 @@
+"""A call of the operation in a few words: a Case says what is special, build() makes its tensors, verify() judges it."""
+
+import math
+import random
+import re
+from dataclasses import dataclass, field
+from typing import Any, Callable, Sequence
+
+import pytest
+import torch
+
+import oracle
+from elements import Memory, bits_at, bits_of, cache_offsets, compare_rows, element_offsets, storage_bytes
+from tensors import GUARD, blank, cache_pair, fused_rows, is_flash, place, row_strides
+
+
+@dataclass
+class Case:
+    """The base case is five tokens of 8 query and 2 key heads, bf16, flash layout; every field may be overridden."""
+
+    device: str = "cpu"
+    num_tokens: int = 5
+    num_kv_rows: int | None = None  # num_tokens
+    num_slots: int | None = None  # num_kv_rows
+    q_heads: int = 8
+    kv_heads: int = 2
+    head_size: int = 64
+    v_head_size: int | None = None  # head_size
+    dtype: torch.dtype = torch.bfloat16
+    seed: int = 0
+
+    layout: str = "flash"  # tensors.LAYOUTS
+    cache_dtype: torch.dtype | None = None  # dtype
+    kv_cache_dtype: str = "auto"
+    x: int | None = None  # 16 bytes' worth
+    block_size: int = 16
+    num_blocks: int | None = None  # 8, or as many as the slots need
+    page_padding: int = 0
+    cache_offset: int = GUARD
+
+    is_neox: bool = True
+    rotary_dim: int | None = None
+    rotary_dim_offset: int = 0
+    table_dtype: torch.dtype = torch.float32
+    table_rows: int = 256
+    table_padding: int = 0  # elements between rows
+    table_offset: int = GUARD
+    full_width: bool = False
+    table: torch.Tensor | None = None  # (P, W) values, else random
+
+    pos: Sequence[int] | None = None  # random, the table's first and last row among them
+    pos_dtype: torch.dtype = torch.int64
+    offs: Sequence[int] | None = None
+    offs_dtype: torch.dtype = torch.int64
+    slots: Sequence[int] | None = None  # random and distinct, the last slot among them
+    slot_dtype: torch.dtype = torch.int64
+    swa: Sequence[int] | None = None
+    swa_dtype: torch.dtype = torch.int32
+    index_stride: int = 1
+
+    k_scale: Any = None  # number, list (one per head) or tensor
+    v_scale: Any = None
+    apply_scale: bool = True
+
+    q: torch.Tensor | None = None  # values, else random
+    k: torch.Tensor | None = None
+    v: torch.Tensor | None = None
+    strides: str | Sequence[str] = "contiguous"  # one of tensors.ROW_STRIDES for q, k, v; or "fused_qkv"
+    q_out: str | None = None  # None: omitted; "in_place"; or a kind of strides: given
+    k_out: str | None = None
+    zeros_out: str | None = None  # None or a kind of strides
+    output_zeros: bool = False
+
+    options: dict[str, Any] = field(default_factory=dict)  # further keywords
+
+    def __post_init__(self) -> None:
+        self.num_kv_rows = self.num_tokens if self.num_kv_rows is None else self.num_kv_rows
+        self.v_head_size = self.v_head_size or self.head_size
+        self.cache_dtype = self.cache_dtype or self.dtype
+        self.x = self.x or 16 // self.cache_dtype.itemsize
+        if self.num_slots is None:
+            self.num_slots = self.num_kv_rows if self.slots is None else len(self.slots)
+        self.num_blocks = self.num_blocks or max(8, math.ceil((self.num_slots + 3) / self.block_size))
+
+
+@dataclass
+class Call:
+    arguments: dict[str, Any]
+
+    def run(self, operation: Callable[..., Any] | None = None) -> Any:
+        if operation is None:
+            import kvrope
+
+            operation = kvrope.fused_qk_rope_reshape_and_cache
+        return operation(**self.arguments)
+
+    @property
+    def device(self) -> torch.device:
+        return self.arguments["q"].device
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return {name: value for name, value in self.arguments.items() if isinstance(value, torch.Tensor)}
+
+    def copy(self, device: str | None = None, **changes: Any) -> "Call":
+        """The same call on copies of its tensors: same strides and neighbours, storages shared as they are here."""
+        storages: dict[int, torch.Tensor] = {}
+        arguments = dict(self.arguments)
+        for name, tensor in self.tensors().items():
+            pointer = tensor.untyped_storage().data_ptr()
+            if pointer not in storages:
+                whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+                storages[pointer] = whole.to(device or tensor.device, copy=True)
+            copy = torch.empty(0, dtype=tensor.dtype, device=storages[pointer].device)
+            arguments[name] = copy.set_(
+                storages[pointer].untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
+            )
+        for output, source in (("q_out", "q"), ("k_out", "k")):
+            if self.arguments.get(output) is self.arguments[source]:
+                arguments[output] = arguments[source]
+        return Call({**arguments, **changes})
+
+
+def random_rows(case: Case, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    shapes = {
+        "q": (case.num_tokens, case.q_heads, case.head_size),
+        "k": (case.num_kv_rows, case.kv_heads, case.head_size),
+        "v": (case.num_kv_rows, case.kv_heads, case.v_head_size),
+    }
+    values = {name: torch.randn(shape, generator=generator).to(case.dtype) for name, shape in shapes.items()}
+    given = {name: getattr(case, name) for name in shapes}
+    return tuple(values[name] if given[name] is None else given[name].to(case.dtype) for name in shapes)
+
+
+def placed_rows(case: Case, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    if case.strides == "fused_qkv":  # no row or part is 16-byte aligned
+        return fused_rows(rows, case.device, front=1, back=3)
+    kinds = [case.strides] * 3 if isinstance(case.strides, str) else case.strides
+    return [place(x, case.device, *row_strides(kind, x.shape)) for kind, x in zip(kinds, rows, strict=True)]
+
+
+def placed_indices(case: Case, values: Sequence[int], dtype: torch.dtype, poison: int) -> torch.Tensor:
+    """A strided index array whose neighbours hold a number that a stray reader would act on."""
+    size, stride = len(values), case.index_stride
+    whole = torch.full((8 + size * stride + 8,), poison, dtype=dtype)
+    view = whole.as_strided((size,), (stride,), 8)
+    view.copy_(torch.tensor(list(values), dtype=dtype))
+    return whole.to(case.device).as_strided((size,), (stride,), 8)
+
+
+def make_table(case: Case, generator: torch.Generator) -> torch.Tensor:
+    rotary_dim = case.head_size if case.rotary_dim is None else case.rotary_dim
+    width = 2 * rotary_dim if case.full_width else rotary_dim
+    values = torch.rand((case.table_rows, width), generator=generator, dtype=torch.float64) * 2 - 1
+    values = (values if case.table is None else case.table).to(case.table_dtype)
+    strides = [values.shape[1] + case.table_padding, 1]
+    return place(values, case.device, strides, case.table_offset)
+
+
+def make_scale(scale: Any, device: str) -> torch.Tensor | None:
+    if scale is None or isinstance(scale, torch.Tensor):
+        return scale
+    return torch.tensor(scale, dtype=torch.float32, device=device)
+
+
+def make_output(kind: str | None, source: torch.Tensor, device: str) -> torch.Tensor | None:
+    if kind is None or kind == "in_place":
+        return source if kind else None
+    return blank(source.shape, source.dtype, device, *row_strides(kind, source.shape))
+
+
+def build(case: Case) -> Call:
+    generator = torch.Generator().manual_seed(case.seed)
+    chooser = random.Random(case.seed)
+    q, k, v = placed_rows(case, random_rows(case, generator))
+    key_cache, value_cache = cache_pair(
+        case.layout, case.num_blocks, case.block_size, case.kv_heads, case.head_size, case.v_head_size, case.x,
+        case.cache_dtype, case.device, case.page_padding, case.cache_offset,
+    )  # fmt: skip
+
+    pos = case.pos
+    if pos is None:
+        pos = [0, case.table_rows - 1] + [chooser.randrange(case.table_rows) for _ in range(case.num_tokens)]
+        pos = pos[: case.num_tokens]
+    slots, num_slots = case.slots, case.num_blocks * case.block_size
+    if slots is None:
+        slots = [num_slots - 1] + chooser.sample(range(num_slots - 1), max(case.num_slots - 1, 0))
+        slots = slots[: case.num_slots]
+    unused = next((slot for slot in range(num_slots - 1, -1, -1) if slot not in set(slots)), -1)
+
+    return Call(
+        dict(
+            q=q,
+            k=k,
+            v=v,
+            key_cache=key_cache,
+            value_cache=value_cache,
+            slot_mapping=placed_indices(case, slots, case.slot_dtype, poison=unused),
+            pos=placed_indices(case, pos, case.pos_dtype, poison=case.table_rows // 2),
+            cos_sin=make_table(case, generator),
+            k_scale=make_scale(case.k_scale, case.device),
+            v_scale=make_scale(case.v_scale, case.device),
+            is_neox=case.is_neox,
+            flash_layout=is_flash(case.layout),
+            apply_scale=case.apply_scale,
+            offs=None if case.offs is None else placed_indices(case, case.offs, case.offs_dtype, poison=1),
+            q_out=make_output(case.q_out, q, case.device),
+            k_out=make_output(case.k_out, k, case.device),
+            output_zeros=case.output_zeros,
+            zeros_out=make_output(case.zeros_out, q, case.device),
+            swa_slot_mapping=None if case.swa is None else placed_indices(case, case.swa, case.swa_dtype, poison=0),
+            rotary_dim=case.rotary_dim,
+            rotary_dim_offset=case.rotary_dim_offset,
+            kv_cache_dtype=case.kv_cache_dtype,
+            **case.options,
+        )
+    )
+
+
+def verify(case: Case | Call, operation: Callable[..., Any] | None = None) -> Call:
+    """Makes the call and checks all that it did and all that it must not have done. Returns the call, made."""
+    call = build(case) if isinstance(case, Case) else case
+    expected = oracle.expect(call.arguments)
+    inputs = {name: bits_of(call.arguments[name]) for name in ("q", "k")}
+    memory = Memory(call.tensors())
+    if expected.faults and call.device.type == "cpu":
+        with pytest.raises(IndexError) as error:
+            call.run(operation)
+        check_fault_message(str(error.value), expected.faults)
+        memory.compare()  # nothing written
+        return call
+    check_outputs(call, call.run(operation), expected, inputs, memory)
+    memory.compare()
+    if call.device.type == "cuda":
+        check_recorded_fault(call.device, expected.faults)
+    return call
+
+
+def check_outputs(call: Call, results: Any, expected: oracle.Expected, inputs: dict[str, Any], memory: Memory) -> None:
+    arguments = call.arguments
+    q, k = arguments["q"], arguments["k"]
+    has_zeros = arguments["output_zeros"] or arguments["zeros_out"] is not None
+    assert isinstance(results, tuple) and len(results) == (5 if has_zeros else 4)
+    q_out = check_result("q_out", results[0], arguments["q_out"], (q.shape[0], q.shape[1] * q.shape[2]), q)
+    k_out = check_result("k_out", results[1], arguments["k_out"], k.shape, k)
+    for cache, name in zip(results[2:4], ("key_cache", "value_cache")):
+        check_result(name, cache, arguments[name], arguments[name].shape, arguments[name])
+
+    for name, output, rows in (("q_out", q_out.view(q.shape), expected.q_out), ("k_out", k_out, expected.k_out)):
+        compare_rows(name, bits_of(output), output.dtype, rows)
+        check_passed_through(name, bits_of(output), inputs[name[0]], rows, expected.replaced_rows)
+        memory.allow(output, element_offsets(output))
+    if has_zeros:
+        zeros_out = check_result("zeros_out", results[4], arguments["zeros_out"], q.shape, q)
+        assert not bits_of(zeros_out).any(), "zeros_out: expected zeros"
+        memory.allow(zeros_out, element_offsets(zeros_out))
+    for name, rows in (("key_cache", expected.key_cache), ("value_cache", expected.value_cache)):
+        cache = arguments[name]
+        offsets = cache_offsets(cache, name == "key_cache", arguments["flash_layout"], expected.slots)
+        bits = bits_at(storage_bytes(cache), cache.element_size(), offsets)
+        compare_rows(name, bits, cache.dtype, rows, arguments["kv_cache_dtype"])
+        memory.allow(cache, offsets)
+
+
+def check_result(name: str, result: Any, given: torch.Tensor | None, shape: Sequence[int], like: torch.Tensor) -> Any:
+    assert isinstance(result, torch.Tensor), name
+    assert result.shape == torch.Size(shape), f"{name}: expected shape {tuple(shape)}, got {tuple(result.shape)}"
+    assert (result.dtype, result.device) == (like.dtype, like.device), name
+    if given is not None:
+        assert result.data_ptr() == given.data_ptr(), f"{name}: expected the tensor that was given"
+    return result
+
+
+def check_passed_through(name: str, got: Any, given: Any, rows: oracle.Rows, replaced_rows: list[int]) -> None:
+    """Elements that are not rotated keep their bits, NaN's payload included."""
+    kept = ~rows.is_rotated
+    kept[replaced_rows] = False
+    assert (got[kept] == given[kept]).all(), f"{name}: elements outside the rotated dims changed their bits"
+
+
+def check_fault_message(message: str, faults: Sequence[oracle.Fault]) -> None:
+    """Names argument, row and value of one of the faults."""
+    numbers = set(re.findall(r"-?\d+", message))
+    assert any(
+        re.search(rf"\b{fault.argument}\b", message) and {str(fault.row), str(fault.value)} <= numbers for fault in faults
+    ), f"expected one of {faults}, got: {message}"
+
+
+def check_recorded_fault(device: torch.device, faults: Sequence[oracle.Fault]) -> None:
+    import kvrope
+
+    recorded = kvrope.last_fault(device)
+    if not faults:
+        assert recorded is None, recorded
+        return
+    assert recorded is not None, f"expected one of {faults} to be recorded"
+    assert oracle.Fault(*recorded) in faults, f"expected one of {faults}, got {recorded}"
+    with pytest.raises(IndexError) as error:
+        kvrope.check(device)
+    check_fault_message(str(error.value), faults)
+    assert kvrope.last_fault(device) is None

@@ -1,0 +1,179 @@
+"""The operation in double precision, written from the contract. It shares no code with the kernels.
+
+Tokens, heads, dims and slots are indexed one idea at a time; nothing here knows a memory layout.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Mapping
+
+import numpy as np
+import torch
+
+
+@dataclass
+class Rows:
+    """What (rows, heads, dims) elements should hold, before the last rounding to their dtype."""
+
+    value: np.ndarray  # float64
+    magnitude: np.ndarray  # float64: |a cos| + |b sin| of rotated elements, else 0; bounds their error
+    is_rotated: np.ndarray  # bool; the other elements are exact: correctly rounded value, to the bit
+
+    def take(self, rows: list[int]) -> "Rows":
+        return Rows(self.value[rows], self.magnitude[rows], self.is_rotated[rows])
+
+
+@dataclass(frozen=True)
+class Fault:
+    kind: str
+    argument: str
+    row: int
+    value: int
+
+
+@dataclass
+class Expected:
+    q_out: Rows  # T rows
+    k_out: Rows  # Tk rows
+    cached_rows: list[int]  # the rows of k and v that reach the caches ...
+    slots: list[int]  # ... and the slot of each
+    key_cache: Rows  # of cached_rows
+    value_cache: Rows
+    replaced_rows: list[int]  # rows whose position is not in the table: q_out and k_out are NaN or zero there
+    faults: list[Fault]  # every fault; on the CPU the first one met is an error and nothing is written
+
+
+def to_double(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().cpu().double().numpy()
+
+
+def to_integers(tensor: torch.Tensor) -> list[int]:
+    return [int(i) for i in tensor.detach().cpu().tolist()]
+
+
+def exact_rows(values: np.ndarray) -> Rows:
+    return Rows(values.copy(), np.zeros_like(values), np.zeros(values.shape, dtype=bool))
+
+
+def pair_of(i: int, rotary_dim: int, is_neox: bool) -> tuple[int, int]:
+    return (i, i + rotary_dim // 2) if is_neox else (2 * i, 2 * i + 1)
+
+
+def rotate(x: np.ndarray, angles: np.ndarray, is_neox: bool, rotary_dim: int, rotary_dim_offset: int) -> Rows:
+    """x (rows, heads, D) and angles (rows, W), one table row for each row of x."""
+    rows = exact_rows(x)
+    is_full_width = angles.shape[1] == 2 * rotary_dim
+    for i in range(rotary_dim // 2):
+        j_a, j_b = pair_of(i, rotary_dim, is_neox)
+        if is_full_width:  # element j of the rotated part takes columns j and R + j
+            cos_a, sin_a = angles[:, j_a], angles[:, rotary_dim + j_a]
+            cos_b, sin_b = angles[:, j_b], angles[:, rotary_dim + j_b]
+        else:  # one cosine and one sine for each pair
+            cos_a = cos_b = angles[:, i]
+            sin_a = sin_b = angles[:, rotary_dim // 2 + i]
+        cos_a, sin_a, cos_b, sin_b = (column[:, None] for column in (cos_a, sin_a, cos_b, sin_b))
+        dim_a, dim_b = rotary_dim_offset + j_a, rotary_dim_offset + j_b
+        a, b = x[:, :, dim_a], x[:, :, dim_b]
+        with np.errstate(invalid="ignore"):
+            rows.value[:, :, dim_a] = a * cos_a - b * sin_a
+            rows.value[:, :, dim_b] = b * cos_b + a * sin_b
+            rows.magnitude[:, :, dim_a] = np.abs(a * cos_a) + np.abs(b * sin_a)
+            rows.magnitude[:, :, dim_b] = np.abs(b * cos_b) + np.abs(a * sin_b)
+        rows.is_rotated[:, :, [dim_a, dim_b]] = True
+    return rows
+
+
+def scaled(rows: Rows, scale: torch.Tensor | None) -> Rows:
+    """x * (1 / scale), the reciprocal and an exact element's product rounded to fp32 as the contract says."""
+    if scale is None:
+        return rows
+    with np.errstate(all="ignore"):
+        scale_per_head = np.asarray(scale.detach().cpu().float().numpy()).reshape(-1, 1)
+        reciprocal = np.float32(1.0) / scale_per_head
+        exact = (rows.value.astype(np.float32) * reciprocal).astype(np.float64)
+        value = np.where(rows.is_rotated, rows.value * reciprocal.astype(np.float64), exact)
+        magnitude = np.where(rows.is_rotated, rows.magnitude * np.abs(reciprocal.astype(np.float64)), 0.0)
+    return Rows(value, magnitude, rows.is_rotated)
+
+
+def capacity(key_cache: torch.Tensor, flash_layout: bool) -> int:
+    return key_cache.shape[0] * key_cache.shape[1 if flash_layout else 3]
+
+
+@dataclass
+class SlotOfRow:
+    slot: int | None = None  # where the row goes, if anywhere
+    fault: Fault | None = None  # a row without slot and fault is padding
+
+
+def slot_of_row(row: int, slots: list[int], window: list[int] | None, num_slots: int) -> SlotOfRow:
+    if row >= len(slots) or slots[row] < 0:
+        return SlotOfRow()
+    slot = slots[row]
+    limit = num_slots if window is None else len(window)
+    if slot >= limit:
+        return SlotOfRow(fault=Fault("slot_out_of_range", "slot_mapping", row, slot))
+    if window is None:
+        return SlotOfRow(slot)
+    if window[slot] < 0:
+        return SlotOfRow()
+    if window[slot] >= num_slots:
+        return SlotOfRow(fault=Fault("window_slot_out_of_range", "swa_slot_mapping", row, window[slot]))
+    return SlotOfRow(window[slot])
+
+
+def expect(arguments: Mapping[str, Any]) -> Expected:
+    """Everything a call should do, from its arguments as they are before the call."""
+    q, k, v = (to_double(arguments[name]) for name in ("q", "k", "v"))
+    table = to_double(arguments["cos_sin"])
+    num_tokens, num_kv_rows, head_size = q.shape[0], k.shape[0], k.shape[2]
+    rotary_dim = head_size if arguments.get("rotary_dim") is None else arguments["rotary_dim"]
+    style = (arguments["is_neox"], rotary_dim, arguments.get("rotary_dim_offset", 0))
+
+    positions = to_integers(arguments["pos"])
+    if arguments.get("offs") is not None:
+        positions = [p + o for p, o in zip(positions, to_integers(arguments["offs"]), strict=True)]
+    window = arguments.get("swa_slot_mapping")
+    window = None if window is None else to_integers(window)
+    slots = to_integers(arguments["slot_mapping"])
+    num_slots = capacity(arguments["key_cache"], arguments["flash_layout"])
+    places = [slot_of_row(row, slots, window, num_slots) for row in range(num_kv_rows)]
+
+    is_in_table = [0 <= p < table.shape[0] for p in positions]
+    angles = table[[p if ok else 0 for p, ok in zip(positions, is_in_table)]] if table.shape[0] else table
+    q_out = rotate(q, angles, *style)
+    k_out = exact_rows(k)  # rows past T are final already
+    rotated_k = rotate(k[:num_tokens], angles, *style)
+    k_out.value[:num_tokens] = rotated_k.value
+    k_out.magnitude[:num_tokens] = rotated_k.magnitude
+    k_out.is_rotated[:num_tokens] = rotated_k.is_rotated
+
+    faults = []
+    cached_rows = []
+    for row, place in enumerate(places):
+        has_position = row >= num_tokens or is_in_table[row]
+        is_padding = place.slot is None and place.fault is None
+        if not has_position:
+            for output in (q_out, k_out):
+                output.value[row] = 0.0 if is_padding else np.nan
+                output.magnitude[row] = 0.0
+                output.is_rotated[row] = False
+            if not is_padding:
+                faults.append(Fault("position_out_of_range", "pos", row, positions[row]))
+        if place.fault is not None:
+            faults.append(place.fault)
+        elif place.slot is not None and has_position:
+            cached_rows.append(row)
+
+    apply_scale = arguments.get("apply_scale", True)
+    k_scale = arguments.get("k_scale") if apply_scale else None
+    v_scale = arguments.get("v_scale") if apply_scale else None
+    return Expected(
+        q_out=q_out,
+        k_out=k_out,
+        cached_rows=cached_rows,
+        slots=[places[row].slot for row in cached_rows],
+        key_cache=scaled(k_out.take(cached_rows), k_scale),
+        value_cache=scaled(exact_rows(v).take(cached_rows), v_scale),
+        replaced_rows=[row for row, ok in enumerate(is_in_table) if not ok],
+        faults=faults,
+    )

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Checks kvrope on a machine with a GPU, with the active python3 (torch, pybind11, pytest, hypothesis) and no network.
+# Builds into build-gpu/ for the GPUs that are there and leaves the environment as it is.
+#   tools/gpu_check.sh STAGE...
+#     build      configure, compile, install into build-gpu/site
+#     test       ctest, pytest, the quick shape regression on the GPU
+#     sanitize   memcheck, racecheck, initcheck, synccheck over the GoogleTests and the quick regression
+#     bench      tools/bench_peers.py with the options in KVROPE_BENCH_ARGS
+#   KVROPE_CMAKE_ARGS        more CMake arguments
+#   KVROPE_SANITIZE_TESTS    GoogleTest filter of the sanitize stage
+#   KVROPE_SANITIZE_TAG      tag of the regression cases of the sanitize stage
+set -uo pipefail
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit
+build=$PWD/build-gpu
+export PYTHONPATH=$build/site${PYTHONPATH:+:$PYTHONPATH}
+PATH=$PATH:/usr/local/cuda/bin
+
+usage() {
+  sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$PWD/tools/gpu_check.sh" >&2
+  exit 2
+}
+
+say() { printf '== %s\n' "$*"; }
+
+stage_build() {
+  local architectures extra
+  architectures=$(sed 's/\.//; s/$/-real/' <<<"$capabilities" | sort -u | paste -sd ';')
+  mapfile -d '' extra < <(xargs -r printf '%s\0' <<<"${KVROPE_CMAKE_ARGS-}")
+  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKVROPE_CUDA=ON \
+    "-DKVROPE_CUDA_ARCHITECTURES=$architectures" -DKVROPE_BUILD_TESTS=ON -DKVROPE_BUILD_TOOLS=ON \
+    "-DPython_EXECUTABLE=$(command -v python3)" "${extra[@]}" &&
+    cmake --build "$build" --parallel "$(nproc)" &&
+    cmake --install "$build" --prefix "$build/site/kvrope" >/dev/null &&
+    (cd / && python3 -c 'import kvrope; print("kvrope", kvrope.__version__, kvrope.__file__)')
+}
+
+stage_test() {
+  local status=0
+  tools/run_tests.sh "$build" python3 || status=1
+  "$build/kvrope-regress" run tests/shapes/quick.json --device cuda || status=1
+  return $status
+}
+
+stage_sanitize() {
+  local tool status=0
+  local tests=("$build/kvrope_tests" "--gtest_filter=${KVROPE_SANITIZE_TESTS:-*CUDA*:*Cuda*:*cuda*}" --gtest_brief=1)
+  local cases=("$build/kvrope-regress" run tests/shapes/quick.json --device cuda)
+  [[ -z ${KVROPE_SANITIZE_TAG-} ]] || cases+=(--tag "$KVROPE_SANITIZE_TAG")
+  export PYTORCH_NO_CUDA_MEMORY_CACHING=1  # each tensor is an allocation of its own, so that strays are seen
+  for tool in memcheck racecheck initcheck synccheck; do
+    sanitize_program $tool "${tests[@]}" || status=1
+    sanitize_program $tool "${cases[@]}" || status=1
+  done
+  return $status
+}
+
+sanitize_program() {  # TOOL PROGRAM ARGS...
+  local tool=$1 name log start=$SECONDS result="nothing found"
+  shift
+  name="$tool $(basename "$1")"
+  log="$build/${name/ /-}.log"
+  compute-sanitizer --tool "$tool" --error-exitcode 1 "$@" >"$log" 2>&1 || result="FAILED with exit status $?"
+  # A tool that did not start, or a filter that nothing matched, is no clean bill.
+  grep -Eq 'ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards' "$log" || result="FAILED: no clean summary"
+  grep -Eq '[1-9][0-9]* (passed|tests?)\b' "$log" || result="FAILED: nothing passed"
+  say "$name: $result ($((SECONDS - start)) s): $(grep -E 'SUMMARY|PASSED|[0-9] passed' "$log" | tr -s '\n=' ' ')"
+  [[ $result == nothing* ]] || { tail -n 40 "$log"; return 1; }
+}
+
+stage_bench() {
+  local options
+  [[ -f tools/bench_peers.py ]] || { say "tools/bench_peers.py is missing"; return 1; }
+  mapfile -d '' options < <(xargs -r printf '%s\0' <<<"${KVROPE_BENCH_ARGS-}")
+  python3 tools/bench_peers.py "${options[@]}"
+}
+
+(($#)) || usage
+for stage in "$@"; do
+  declare -F "stage_$stage" >/dev/null || { echo "gpu_check: unknown stage: $stage" >&2; usage; }
+done
+capabilities=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null)
+[[ $capabilities == [0-9]* ]] || {
+  echo "gpu_check: this machine has no usable NVIDIA GPU (nvidia-smi lists none)" >&2
+  exit 3
+}
+
+[[ $1 == build || -x $build/kvrope-regress ]] || set -- build "$@"
+summary=() failed=0
+for stage in "$@"; do
+  say "$stage"
+  start=$SECONDS result=passed
+  "stage_$stage" || { result=FAILED failed=1; }
+  summary+=("$stage: $result, $((SECONDS - start)) s")
+  [[ $stage$result != buildFAILED ]] || break
+done
+printf '== %s\n' "${summary[@]}"
+exit $failed

@@ -1,0 +1,173 @@
+// One case of a case file: what the call is made of. The members are the keys of the file; what a case leaves out has
+// the value given here, or is worked out where it is used (empty optionals).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runner/number_format.h"
+
+namespace kvrope::regress {
+
+enum class IndexDType { int32, int64 };
+enum class CacheDType { same, fp8_e4m3, fp8_e5m2, fp8_e4m3_in_uint8, fp8_e5m2_in_uint8 };
+enum class Layout { flash_nhd, flash_hnd, packed_kv, x_split, x_split_shuffle };
+
+// How the angles depend on the position, after Hugging Face's `rope_scaling`.
+struct RopeScaling {
+  enum class Type { none, linear, llama3, yarn };
+  Type type = Type::none;
+  double factor = 1;
+  double low_freq_factor = 1, high_freq_factor = 4;           // llama3
+  double beta_fast = 32, beta_slow = 1;                       // yarn
+  std::optional<double> attention_factor;                     // yarn
+  std::optional<double> original_max_position_embeddings;     // llama3 and yarn
+  bool truncate = true;                                       // yarn
+};
+
+struct TableSpec {
+  enum class Width { half, full };
+  std::variant<Width, int64_t> width = Width::half;  // a number of columns may be one that the operation refuses
+  std::optional<int64_t> rows;                       // P; by default all positions of the case fit
+  double base = 10000;
+  RopeScaling scaling;
+};
+
+struct Request {
+  int64_t start = 0;  // position of its first token in this call
+  int64_t length = 1;
+};
+
+struct OffsetsSpec {
+  enum class Pattern { constant, random, explicit_values };
+  Pattern pattern = Pattern::constant;
+  int64_t value = 0;                         // constant
+  int64_t limit = 16;                        // random: drawn from 0 .. limit - 1
+  std::optional<std::vector<int64_t>> values;
+  IndexDType dtype = IndexDType::int64;
+};
+
+struct PositionsSpec {
+  enum class Pattern { contiguous, requests, random, explicit_values };
+  std::optional<Pattern> pattern;  // by default what the other keys say, else contiguous
+  int64_t start = 0;               // contiguous
+  std::optional<std::vector<Request>> requests;
+  std::optional<std::vector<int64_t>> values;
+  IndexDType dtype = IndexDType::int64;
+  std::optional<OffsetsSpec> offsets;
+
+  Pattern chosen() const {
+    if (pattern) return *pattern;
+    if (requests) return Pattern::requests;
+    return values ? Pattern::explicit_values : Pattern::contiguous;
+  }
+};
+
+struct WindowSpec {
+  std::optional<int64_t> window;  // tokens of a request that are more than this behind its newest are evicted
+  double evicted = 0;             // fraction of the rows that are evicted besides
+  std::optional<std::vector<int64_t>> values;  // the table itself
+  IndexDType dtype = IndexDType::int32;
+};
+
+struct SlotsSpec {
+  enum class Pattern { sequential, blocks, random, explicit_values };
+  std::optional<Pattern> pattern;
+  int64_t start = 0;  // sequential
+  std::optional<std::vector<int64_t>> values;
+  std::variant<double, std::vector<int64_t>> padding = 0.0;  // fraction of the rows, or the rows
+  IndexDType dtype = IndexDType::int64;
+  std::optional<WindowSpec> swa;
+
+  Pattern chosen() const {
+    if (pattern) return *pattern;
+    return values ? Pattern::explicit_values : Pattern::sequential;
+  }
+};
+
+// A number is a tensor of shape (), a list one of its length.
+using Scale = std::variant<double, std::vector<double>>;
+
+struct NormSpec {
+  bool q = true, k = true;
+  double eps = 1e-6;
+  bool plus_one = false;
+};
+
+struct MropeSpec {
+  std::vector<int64_t> section;
+  bool interleaved = false;
+};
+
+struct InputsSpec {
+  enum class Strides { contiguous, fused_qkv, odd_offset, transposed };
+  enum class Values { normal, ramp, extremes, nan_padding };
+  Strides strides = Strides::contiguous;
+  bool in_place = false;  // q_out is q, k_out is k
+  Values values = Values::normal;
+};
+
+struct OutputsSpec {
+  enum class Zeros { none, given, allocated };
+  bool q_out = true, k_out = true;  // given; else the operation allocates them
+  Zeros zeros_out = Zeros::none;
+};
+
+struct Tolerance {
+  double ulps = 1;         // of a 16-bit result
+  double relative = 2e-6;  // of the sum of the magnitudes that a rotation adds
+};
+
+struct CaseSpec {
+  std::string id;
+  int64_t q_heads = 8, kv_heads = 2, head_dim = 64;
+  std::optional<int64_t> num_tokens, num_kv_rows, num_slots;
+  std::optional<int64_t> v_head_dim, rotary_dim;
+  int64_t rotary_dim_offset = 0;
+  NumberFormat dtype = NumberFormat::bf16, table_dtype = NumberFormat::fp32;
+  CacheDType kv_cache_dtype = CacheDType::same;
+  std::optional<NumberFormat> q_out_dtype;
+  Layout layout = Layout::flash_nhd;
+  std::optional<int64_t> x;  // 16 bytes' worth
+  int64_t block_size = 16;
+  std::optional<int64_t> num_blocks;
+  int64_t page_padding = 0;  // elements between the end of a block and the start of the next
+  bool is_neox = true;
+  TableSpec table;
+  PositionsSpec positions;
+  SlotsSpec slots;
+  std::optional<Scale> k_scale, v_scale, q_scale;
+  bool apply_scale = true;
+  std::optional<NormSpec> norm;
+  std::optional<MropeSpec> mrope;
+  bool match_unfused = false;
+  InputsSpec inputs;
+  OutputsSpec outputs;
+  std::optional<std::string> expected_error;  // regular expression
+  Tolerance tolerance;
+  std::vector<std::string> tags;
+  int64_t seed = 0;
+
+  // Worked out from the file's keys.
+  std::string name;     // id and the swept values
+  std::string file;
+  std::string pointer;  // of the case in the file
+
+  int64_t tokens() const;   // T
+  int64_t kv_rows() const;  // Tk
+  int64_t slots_length() const;  // T_slot
+  int64_t value_dim() const { return v_head_dim.value_or(head_dim); }
+  int64_t rotated_dims() const { return rotary_dim.value_or(head_dim); }
+  int64_t table_width() const;
+  NumberFormat cache_format() const;
+  bool cache_is_uint8() const {
+    return kv_cache_dtype == CacheDType::fp8_e4m3_in_uint8 || kv_cache_dtype == CacheDType::fp8_e5m2_in_uint8;
+  }
+  int64_t split() const { return x.value_or(16 / bytes_of(cache_format())); }
+  bool is_flash() const { return layout != Layout::x_split && layout != Layout::x_split_shuffle; }
+};
+
+}  // namespace kvrope::regress
