@@ -55,7 +55,7 @@ void fill_head(T value, int64_t stride, int size, T* to) {
 
 template <typename TableT>
 void load_angles(const RopeCacheParams& p, int64_t position, Angles& angles) {
-  const RotaryStyle style = {p.is_neox, p.is_full_width_table};
+  const RotaryStyle style = {p.is_neox, p.cos_sin.is_full_width};
   const TableT* row = static_cast<const TableT*>(p.cos_sin.data) + position * p.cos_sin.row_stride;
   const int64_t sine_offset = style.sine_offset(p.rotary_dim);
   for (int j = 0; j < p.rotary_dim; ++j) {
@@ -78,7 +78,7 @@ void load_angles(const RopeCacheParams& p, int64_t position, Angles& angles) {
 
 template <typename T>
 void rotate_head(const RopeCacheParams& p, const Angles& angles, Head<T>& head) {
-  const RotaryStyle style = {p.is_neox, p.is_full_width_table};
+  const RotaryStyle style = {p.is_neox, p.cos_sin.is_full_width};
   float* x = head.values + p.rotary_dim_offset;
   for (int pair = 0; pair < p.rotary_dim / 2; ++pair) {
     const int i = style.first_of_pair(pair), j = style.second_of_pair(pair, p.rotary_dim);
@@ -92,7 +92,7 @@ void rotate_head(const RopeCacheParams& p, const Angles& angles, Head<T>& head) 
 
 // Unscaled rows of the cache's own type keep their bits.
 template <typename T, typename CacheT>
-void cache_head(const PagedCache& cache, const ScaleArray& scales, bool divide, const SlotInBlock& at, int head,
+void cache_head(const PagedCache& cache, const ScaleArray& scales, bool divide, const SlotInBlock<int64_t>& at, int head,
                 int size, const Head<T>& x) {
   const CacheLayout& layout = cache.layout;
   CacheT* row = static_cast<CacheT*>(cache.data) + layout.row_offset(at.block, at.offset, head);
@@ -134,7 +134,7 @@ void serve_token(const RopeCacheParams& p, int64_t token, int64_t slot, Head<T>&
     }
   }
 
-  const SlotInBlock at = slot >= 0 ? locate(slot, p.block_size) : SlotInBlock{};
+  const SlotInBlock<int64_t> at = slot >= 0 ? locate(slot, p.block_size) : SlotInBlock<int64_t>{};
   for (int h = 0; h < p.num_kv_heads; ++h) {
     T* k_out = p.k_out.data != nullptr ? head_of<T>(p.k_out, token, h) : nullptr;
     if (is_rotated && !has_position) {

@@ -88,16 +88,16 @@ RopeCacheParams make_params(const FusedArguments& args) {
     const CacheAxes axes = {.block = 0, .head = 2, .offset = 1, .dim = 3};
     p.key_cache = paged_cache(keys, axes);
     p.value_cache = paged_cache(values, axes);
-    p.block_size = keys.size(1);
+    p.block_size = {keys.size(1)};
   } else {
     p.key_cache = paged_cache(keys, {.block = 0, .head = 1, .offset = 3, .dim = 2, .inner = 4});
     p.value_cache = values.dim() == 4
                         ? paged_cache(values, {.block = 0, .head = 1, .offset = 3, .dim = 2})
                         : paged_cache(values, {.block = 0, .head = 1, .offset = 2, .dim = 3, .inner = 4,
                                                .splits_offset = true});
-    p.block_size = keys.size(3);
+    p.block_size = {keys.size(3)};
   }
-  p.num_slots = keys.size(0) * p.block_size;
+  p.num_slots = keys.size(0) * p.block_size.divisor;
   p.k_scale = scale_array(args.k_scale, args.apply_scale);
   p.v_scale = scale_array(args.v_scale, args.apply_scale);
 
@@ -107,9 +107,6 @@ RopeCacheParams make_params(const FusedArguments& args) {
   p.pos = index_array(args.pos);
   if (args.offs) p.offs = index_array(*args.offs);
   p.has_offs = args.offs.has_value();
-  p.cos_sin = {data_of(args.cos_sin), args.cos_sin.size(0), stride_of(args.cos_sin, 0), args.cos_sin.stride(1),
-               dtype_of(args.cos_sin.scalar_type())};
-
   p.num_tokens = args.q.size(0);
   p.num_kv_rows = args.k.size(0);
   p.num_q_heads = static_cast<int>(args.q.size(1));
@@ -119,11 +116,13 @@ RopeCacheParams make_params(const FusedArguments& args) {
   p.rotary_dim = static_cast<int>(args.rotary_dim.value_or(p.head_size));
   p.rotary_dim_offset = static_cast<int>(args.rotary_dim_offset);
 
+  p.cos_sin = {data_of(args.cos_sin), args.cos_sin.size(0), stride_of(args.cos_sin, 0), args.cos_sin.stride(1),
+               dtype_of(args.cos_sin.scalar_type()), args.cos_sin.size(1) == 2 * p.rotary_dim};
+
   p.dtype = dtype_of(args.q.scalar_type());
   p.cache_dtype = cache_dtype_of(args);
   p.has_cache = true;
   p.is_neox = args.is_neox;
-  p.is_full_width_table = args.cos_sin.size(1) == 2 * p.rotary_dim;
   p.match_unfused = args.match_unfused;
   return p;
 }

@@ -16,27 +16,28 @@
 // A part that is not split has split 1: its inner index is 0. Splits are powers of two and kept as their logarithm.
 #pragma once
 
-#include "dtype.h"
+#include "index_math.h"
 
 namespace kvrope {
 
-struct CacheLayout {
-  int64_t block_stride;
-  int64_t head_stride;
-  int64_t offset_outer_stride, offset_inner_stride;
-  int64_t dim_outer_stride, dim_inner_stride;
+template <typename Index>
+struct BasicCacheLayout {
+  Index block_stride;
+  Index head_stride;
+  Index offset_outer_stride, offset_inner_stride;
+  Index dim_outer_stride, dim_inner_stride;
   int offset_split_log2;
   int dim_split_log2;
 
-  KVROPE_HOST_DEVICE int64_t row_offset(int64_t block, int64_t offset, int head) const {
-    const int64_t inner = offset & ((int64_t{1} << offset_split_log2) - 1);
-    return block * block_stride + head * head_stride + (offset >> offset_split_log2) * offset_outer_stride +
-           inner * offset_inner_stride;
+  KVROPE_HOST_DEVICE int64_t row_offset(Index block, Index offset, Index head) const {
+    const Index inner = offset & ((Index{1} << offset_split_log2) - 1);
+    return product(block, block_stride) + product(head, head_stride) +
+           product(offset >> offset_split_log2, offset_outer_stride) + product(inner, offset_inner_stride);
   }
 
-  KVROPE_HOST_DEVICE int64_t dim_offset(int dim) const {
-    const int inner = dim & ((1 << dim_split_log2) - 1);
-    return (dim >> dim_split_log2) * dim_outer_stride + inner * dim_inner_stride;
+  KVROPE_HOST_DEVICE int64_t dim_offset(Index dim) const {
+    const Index inner = dim & ((Index{1} << dim_split_log2) - 1);
+    return product(dim >> dim_split_log2, dim_outer_stride) + product(inner, dim_inner_stride);
   }
 
   // Whether n head dimensions that start at a multiple of n are n neighbouring elements.
@@ -46,5 +47,7 @@ struct CacheLayout {
     return dim_inner_stride == 1 && (1 << dim_split_log2) % n == 0;
   }
 };
+
+using CacheLayout = BasicCacheLayout<int64_t>;
 
 }  // namespace kvrope

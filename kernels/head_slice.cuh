@@ -17,19 +17,22 @@ struct SliceValues {
   float lo[kVec], hi[kVec];
 };
 
+// dim_stride is 1 wherever kVec > 1: the vector width is chosen so.
 template <typename T, int kVec>
-__device__ __forceinline__ HeadSlice<T, kVec> load_slice(const T* head, int64_t stride, const SliceDims& dims) {
+__device__ __forceinline__ HeadSlice<T, kVec> load_slice(const T* head, int64_t dim_stride, const SliceDims& dims) {
+  if constexpr (kVec > 1) dim_stride = 1;
   HeadSlice<T, kVec> x;
-  x.lo = load_vec<kVec>(head + (kVec == 1 ? dims.lo * stride : dims.lo));
-  if (dims.has_hi) x.hi = load_vec<kVec>(head + (kVec == 1 ? dims.hi * stride : dims.hi));
+  x.lo = load_vec_once<kVec>(head + dims.lo * dim_stride);
+  if (dims.has_hi) x.hi = load_vec_once<kVec>(head + dims.hi * dim_stride);
   return x;
 }
 
 template <typename T, int kVec>
-__device__ __forceinline__ void store_slice(T* head, int64_t stride, const SliceDims& dims,
+__device__ __forceinline__ void store_slice(T* head, int64_t dim_stride, const SliceDims& dims,
                                             const HeadSlice<T, kVec>& x) {
-  store_vec(head + (kVec == 1 ? dims.lo * stride : dims.lo), x.lo);
-  if (dims.has_hi) store_vec(head + (kVec == 1 ? dims.hi * stride : dims.hi), x.hi);
+  if constexpr (kVec > 1) dim_stride = 1;
+  store_vec_once(head + dims.lo * dim_stride, x.lo);
+  if (dims.has_hi) store_vec_once(head + dims.hi * dim_stride, x.hi);
 }
 
 template <typename T, int kVec>

@@ -2,8 +2,19 @@
 
 #include <algorithm>
 
+#include "compact_params.h"
+
 namespace kvrope {
 namespace {
+
+// Measured on an H200. Few rows are a matter of latency: many thin threads. Many rows are a matter of bandwidth.
+constexpr int kFewRows = 256;
+constexpr int kThreadsPerBlockOfFew = 512, kBytesPerVectorOfFew = 8, kScatteredBytesPerVectorOfFew = 4;
+constexpr int kThreadsPerBlock = 128;
+constexpr int kMinRowsForTiles = 128;
+constexpr int kMaxTileTokens = 16, kMaxThreadsPerTile = 1024;
+constexpr int kMinRowsForTilesWithPdl = 1024;  // below, the next launch's blocks get in the way
+constexpr int kMaxGridY = 65535;
 
 bool is_aligned(const void* data, int64_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }
 
@@ -45,34 +56,54 @@ bool fits(const RopeCacheParams& p, int width) {
          (!values.has_contiguous_dims(width) || fits(values, p.value_cache.data, p.cache_dtype, width));
 }
 
-int power_of_two_at_least(int n) {
-  int power = 1;
-  while (power < n) power *= 2;
-  return power;
-}
+bool is_31_bit(int64_t value) { return value >= 0 && value <= INT32_MAX; }
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace
 
 int widest_vector(const RopeCacheParams& params) {
+  if (!is_compact(params)) return 1;
   int width = 16 / size_of(params.dtype);
-  while (!fits(params, width)) width /= 2;
+  while (width > 1 && !fits(params, width)) width /= 2;
   return width;
 }
 
 LaunchPlan plan_launch(const RopeCacheParams& p) {
   LaunchPlan plan{};
-  plan.num_rows = p.num_kv_rows;
-  plan.vector_width = widest_vector(p);
+  const bool is_few = p.num_kv_rows <= kFewRows;
+  const bool is_scattered = p.has_cache && !p.value_cache.layout.has_contiguous_dims(2);
+  const int kv_rows = p.num_kv_heads * (p.has_cache ? 2 : 1);
+  plan.num_rows = p.num_q_heads + kv_rows;
 
-  const int slices = ceil_div(std::max(p.head_size, p.v_head_size), 2 * plan.vector_width);
-  plan.threads_per_row = std::min(32, power_of_two_at_least(slices));
-  const int rows = p.num_q_heads + p.num_kv_heads * (p.has_cache ? 2 : 1);
-  constexpr int kThreadsPerBlock = 128;
-  plan.blocks_per_token = ceil_div(rows, kThreadsPerBlock / plan.threads_per_row);
-  plan.rows_per_block = ceil_div(rows, plan.blocks_per_token);
-  plan.use_pdl = true;
+  plan.vector_width = widest_vector(p);
+  if (is_few) {
+    const int bytes = is_scattered ? kScatteredBytesPerVectorOfFew : kBytesPerVectorOfFew;
+    plan.vector_width = std::min(plan.vector_width, bytes / size_of(p.dtype));
+  }
+  plan.values_are_scattered = p.has_cache && !p.value_cache.layout.has_contiguous_dims(plan.vector_width);
+  plan.threads_per_row = ceil_div(std::max(p.head_size, p.v_head_size), 2 * plan.vector_width);
+
+  // Elements of one head dimension of the value cache lie a block apart: lanes go along tokens where there are enough.
+  // The blocks of that part are counted in 31 bits.
+  const bool by_token = is_scattered && p.num_kv_rows >= kMinRowsForTiles && is_31_bit(p.num_kv_rows * kv_rows);
+  const int rows = by_token ? p.num_q_heads : plan.num_rows;
+  if (by_token) {
+    while ((2 << plan.tile_tokens_log2) <= std::min(kMaxTileTokens, kMaxThreadsPerTile / plan.threads_per_row)) {
+      ++plan.tile_tokens_log2;
+    }
+    plan.rows_per_block = 1 << plan.tile_tokens_log2;
+    plan.blocks_by_row = ceil_div(rows, plan.rows_per_block);
+    const int64_t num_tiles = (p.num_kv_rows + plan.rows_per_block - 1) / plan.rows_per_block;
+    plan.num_tiles = Divisor<uint32_t>(static_cast<uint32_t>(num_tiles));
+    plan.blocks_by_token = static_cast<int>((num_tiles * kv_rows + p.num_kv_rows - 1) / p.num_kv_rows);
+  } else {
+    const int threads = is_few ? kThreadsPerBlockOfFew : kThreadsPerBlock;
+    const int rows_that_fit = std::max(ceil_div(rows, kMaxGridY), threads / plan.threads_per_row);
+    plan.blocks_by_row = ceil_div(rows, std::max(1, rows_that_fit));
+    plan.rows_per_block = ceil_div(rows, plan.blocks_by_row);
+  }
+  plan.use_pdl = !by_token || p.num_kv_rows >= kMinRowsForTilesWithPdl;
   return plan;
 }
 

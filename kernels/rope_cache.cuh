@@ -2,12 +2,6 @@
 //
 //   token t has QH + 2 KH rows: its query heads, its key heads, its value heads
 //
-//                     blockIdx.y = 0           1            2
-//   blockIdx.x = t  [ q0 ... q15 ]  [ q16 ... q31 ]  [ k0..k7 v0..v7 ]    (QH 32, KH 8, 16 rows a block)
-//                      |
-//                      threadIdx.y = row in the block
-//                      threadIdx.x = slice of the row: two vectors lo, hi of kVec elements (head_slice.cuh)
-//
 //   q row -> rotate -> q_out[t, h, :]                      (and zeros_out[t, h, :] = 0)
 //   k row -> rotate -> k_out[t, h, :] and key_cache at the token's slot
 //   v row -----------> value_cache at the token's slot
@@ -18,9 +12,9 @@
 //   x-split value     D elements, block_size apart                      single elements
 //   shuffled value    D elements, x apart                               single elements
 //
-// All blocks of the first rows come before all blocks of the next (blockIdx.x is the token), so that at any time the
-// device reads and writes a few long streams. One launch serves every dtype pair, layout, style, stride and size;
-// compiled in are only the two element types and the vector width.
+// A thread serves one slice of a row: two vectors lo, hi of kVec elements (slice_dims.cuh). Which thread serves which
+// slice is work_of_thread's business (thread_work.cuh). One launch serves every dtype pair, layout, stride and size;
+// compiled in are only the element types, the vector width and the style.
 //
 // The position of a token is read, never derived from an index; arithmetic is fp32 and rounds once, at the store;
 // V is never rotated; a thread reads both elements of a pair before it writes either, so q_out may be q and k_out k.
@@ -28,10 +22,12 @@
 
 #include <type_traits>
 
+#include "cache_row.cuh"
 #include "head_slice.cuh"
 #include "rope_cache_params.h"
 #include "rotate_slice.cuh"
 #include "slots.cuh"
+#include "thread_work.cuh"
 
 namespace kvrope {
 
@@ -48,172 +44,130 @@ __device__ __forceinline__ void let_next_kernel_start() {
 #endif
 }
 
-template <typename T>
-__device__ __forceinline__ T* head_of(const HeadRows& rows, int64_t token, int head) {
-  return static_cast<T*>(rows.data) + token * rows.token_stride + head * rows.head_stride;
+template <typename T, typename Index>
+__device__ __forceinline__ T* head_of(const BasicHeadRows<Index>& rows, Index token, int head) {
+  return static_cast<T*>(rows.data) + product(token, rows.token_stride) +
+         product(static_cast<Index>(head), rows.head_stride);
 }
 
-__device__ __forceinline__ void record_fault(const RopeCacheParams& p, FaultKind kind, int64_t row, int64_t value) {
-  FaultRecord* record = p.fault_record;
+__device__ __forceinline__ void record_fault(FaultRecord* record, FaultKind kind, int64_t row, int64_t value) {
   if (record == nullptr || atomicCAS(&record->is_claimed, 0, 1) != 0) return;
   record->kind = kind;
   record->row = row;
   record->value = value;
 }
 
-// What an output row becomes when its position is not in the table: NaN, or zero where nobody will read it.
-__device__ __forceinline__ float out_of_table_value(SlotState slot) {
-  return slot == SlotState::padding ? 0.0f : float_of(0x7fffffffu);
-}
-
-// One thread a token calls this.
-__device__ __forceinline__ void record_fault_of_row(const RopeCacheParams& p, int64_t token, int64_t position,
-                                                    bool has_position, const Slot& slot) {
+// For a row that is not cached: one thread a token calls this.
+template <typename Index>
+__device__ __noinline__ void record_fault_of_row(const BasicRopeCacheParams<Index>& p, Index token, bool has_position) {
+  const Slot slot = resolve_slot(p, token);
   if (slot.state == SlotState::padding) return;
   if (!has_position) {
-    record_fault(p, FaultKind::position_out_of_range, token, position);
+    record_fault(p.fault_record, FaultKind::position_out_of_range, token, effective_position(p, token));
   } else if (slot.state == SlotState::slot_out_of_range) {
-    record_fault(p, FaultKind::slot_out_of_range, token, slot.value);
+    record_fault(p.fault_record, FaultKind::slot_out_of_range, token, slot.value);
   } else if (slot.state == SlotState::window_out_of_range) {
-    record_fault(p, FaultKind::window_slot_out_of_range, token, slot.value);
+    record_fault(p.fault_record, FaultKind::window_slot_out_of_range, token, slot.value);
   }
 }
 
-// The loads of a row's elements stand before whatever waits for its position or slot.
-template <typename T, int kVec>
-__device__ __forceinline__ void query_row(const RopeCacheParams& p, int64_t token, int head) {
+// What an output row becomes when its position is not in the table: NaN, or zero where nobody will read it.
+template <typename Index>
+__device__ __noinline__ float out_of_table_value(const BasicRopeCacheParams<Index>& p, Index token) {
+  return resolve_slot(p, token).state == SlotState::padding ? 0.0f : float_of(0x7fffffffu);
+}
+
+// In each of these the loads of the row's own elements stand before whatever waits for its position or slot.
+
+template <typename T, int kVec, bool kIsNeox, typename Index>
+__device__ __forceinline__ void query_slice(const BasicRopeCacheParams<Index>& p, Index token, int head, int i) {
   const HeadShape shape = {p.head_size, p.rotary_dim, p.rotary_dim_offset};
-  const RotaryStyle style = {p.is_neox, p.is_full_width_table};
-  const T* q = head_of<const T>(p.q, token, head);
+  if (i >= num_slices<kVec>(shape)) return;
+  const SliceDims dims = slice_dims<kVec>(shape, kIsNeox, i);
+  HeadSlice<T, kVec> x = load_slice<T, kVec>(head_of<const T>(p.q, token, head), p.q.dim_stride, dims);
 
-  for (int i = threadIdx.x; i < num_slices<kVec>(shape); i += blockDim.x) {
-    const SliceDims dims = slice_dims<kVec>(shape, p.is_neox, i);
-    HeadSlice<T, kVec> x = load_slice<T, kVec>(q, p.q.dim_stride, dims);
-    const int64_t position = effective_position(p, token);
-    if (!is_in_table(p, position)) {
-      x = filled<T, kVec>(out_of_table_value(resolve_slot(p, token).state));
-    } else if (dims.is_rotated) {
-      SliceValues<kVec> values = widen(x);
-      rotate_slice(values, TableRow(p.cos_sin, position), style, shape, dims);
-      x = narrow<T>(values);
-    }
-    store_slice(head_of<T>(p.q_out, token, head), p.q_out.dim_stride, dims, x);
-    if (p.zeros_out.data != nullptr) {
-      store_slice(head_of<T>(p.zeros_out, token, head), p.zeros_out.dim_stride, dims, filled<T, kVec>(0.0f));
-    }
+  const int64_t position = effective_position(p, token);
+  if (!is_in_table(p, position)) {
+    x = filled<T, kVec>(out_of_table_value(p, token));
+  } else if (dims.is_rotated) {
+    SliceValues<kVec> values = widen(x);
+    rotate_slice<kIsNeox>(values, p, position, dims);
+    x = narrow<T>(values);
+  }
+  store_slice(head_of<T>(p.q_out, token, head), p.q_out.dim_stride, dims, x);
+  if (p.zeros_out.data != nullptr) {
+    store_slice(head_of<T>(p.zeros_out, token, head), p.zeros_out.dim_stride, dims, filled<T, kVec>(0.0f));
   }
 }
 
-// One head of one token in a paged cache: converts, scales and stores slices of it.
-template <typename T, typename CacheT>
-struct CacheRow {
-  const CacheLayout& layout;
-  CacheT* data;
-  Scale scale;
-  bool is_scaled;
-
-  __device__ __forceinline__ CacheRow(const RopeCacheParams& p, const PagedCache& cache, const ScaleArray& scales,
-                                      int64_t slot, int head)
-      : layout(cache.layout),
-        data(static_cast<CacheT*>(cache.data)),
-        scale(scales.data != nullptr ? scales.data[head * scales.head_stride] : 1.0f, p.match_unfused),
-        is_scaled(scales.data != nullptr) {
-    const SlotInBlock at = locate(slot, p.block_size);
-    data += layout.row_offset(at.block, at.offset, head);
-  }
-
-  template <int kVec>
-  __device__ __forceinline__ void store(int dim, const Vec<CacheT, kVec>& x) const {
-    if (layout.has_contiguous_dims(kVec)) {
-      store_vec(data + layout.dim_offset(dim), x);
-    } else {
-#pragma unroll
-      for (int j = 0; j < kVec; ++j) data[layout.dim_offset(dim + j)] = x.at[j];
-    }
-  }
-
-  // x holds the row in T, values the same before it was rounded to T. Unscaled rows of the cache's own type keep
-  // their bits.
-  template <int kVec>
-  __device__ __forceinline__ void store(const SliceDims& dims, const HeadSlice<T, kVec>& x,
-                                        const SliceValues<kVec>& values) const {
-    HeadSlice<CacheT, kVec> stored;
-    if constexpr (std::is_same_v<T, CacheT>) stored = x;
-    if (is_scaled || !std::is_same_v<T, CacheT>) {
-      SliceValues<kVec> scaled = values;
-      if (is_scaled) {
-#pragma unroll
-        for (int j = 0; j < kVec; ++j) {
-          scaled.lo[j] = scale.apply(values.lo[j]);
-          scaled.hi[j] = scale.apply(values.hi[j]);
-        }
-      }
-      stored = narrow<CacheT>(scaled);
-    }
-    store(dims.lo, stored.lo);
-    if (dims.has_hi) store(dims.hi, stored.hi);
-  }
-};
-
-template <typename T, typename CacheT, int kVec>
-__device__ __forceinline__ void key_row(const RopeCacheParams& p, int64_t token, int head) {
+template <typename T, typename CacheT, int kVec, bool kIsNeox, typename Index>
+__device__ __forceinline__ void key_slice(const BasicRopeCacheParams<Index>& p, const LaunchPlan& plan, Index token,
+                                          int head, int i) {
   const bool is_rotated = token < p.num_tokens;  // otherwise the row is final already
   const HeadShape shape = {p.head_size, is_rotated ? p.rotary_dim : 0, is_rotated ? p.rotary_dim_offset : 0};
-  const RotaryStyle style = {p.is_neox, p.is_full_width_table};
-  const T* k = head_of<const T>(p.k, token, head);
+  if (i >= num_slices<kVec>(shape)) return;
+  const SliceDims dims = slice_dims<kVec>(shape, kIsNeox, i);
+  HeadSlice<T, kVec> x = load_slice<T, kVec>(head_of<const T>(p.k, token, head), p.k.dim_stride, dims);
 
-  for (int i = threadIdx.x; i < num_slices<kVec>(shape); i += blockDim.x) {
-    const SliceDims dims = slice_dims<kVec>(shape, p.is_neox, i);
-    HeadSlice<T, kVec> x = load_slice<T, kVec>(k, p.k.dim_stride, dims);
-    const int64_t position = is_rotated ? effective_position(p, token) : 0;
-    const Slot slot = resolve_slot(p, token);
-    const bool has_position = !is_rotated || is_in_table(p, position);
-    if (i == 0 && head == 0) record_fault_of_row(p, token, position, has_position, slot);
-
-    SliceValues<kVec> values = widen(x);
-    if (!has_position) {
-      x = filled<T, kVec>(out_of_table_value(slot.state));
-    } else if (dims.is_rotated) {
-      rotate_slice(values, TableRow(p.cos_sin, position), style, shape, dims);
-      x = narrow<T>(values);
-      if (p.match_unfused) values = widen(x);
-    }
-    if (p.k_out.data != nullptr) store_slice(head_of<T>(p.k_out, token, head), p.k_out.dim_stride, dims, x);
-    if (has_position && slot.state == SlotState::valid) {
-      CacheRow<T, CacheT>(p, p.key_cache, p.k_scale, slot.value, head).store(dims, x, values);
-    }
+  const int64_t position = is_rotated ? effective_position(p, token) : 0;
+  const int64_t slot = p.has_cache ? cache_slot(p, token) : -1;
+  const bool has_position = !is_rotated || is_in_table(p, position);
+  SliceValues<kVec> values = widen(x);
+  if (!has_position) {
+    x = filled<T, kVec>(out_of_table_value(p, token));
+  } else if (dims.is_rotated) {
+    rotate_slice<kIsNeox>(values, p, position, dims);
+    x = narrow<T>(values);
+    if (p.match_unfused) values = widen(x);
+  }
+  if (p.k_out.data != nullptr) {
+    store_slice(head_of<T>(p.k_out, token, head), p.k_out.dim_stride, dims, x);
+  }
+  if (has_position && slot >= 0) {
+    CacheT* row = cache_row<CacheT>(p.key_cache, p.block_size, slot, head);
+    store_contiguous(p.key_cache.layout, row, dims,
+                               to_cache_type<CacheT>(p.k_scale, head, p.match_unfused, x, values));
+  } else if (i == 0 && head == 0) {
+    record_fault_of_row(p, token, has_position);
   }
 }
 
-template <typename T, typename CacheT, int kVec>
-__device__ __forceinline__ void value_row(const RopeCacheParams& p, int64_t token, int head) {
+template <typename T, typename CacheT, int kVec, bool kIsNeox, typename Index>
+__device__ __forceinline__ void value_slice(const BasicRopeCacheParams<Index>& p, const LaunchPlan& plan, Index token,
+                                          int head, int i) {
   const HeadShape shape = {p.v_head_size, 0, 0};
-  const T* v = head_of<const T>(p.v, token, head);
+  if (i >= num_slices<kVec>(shape)) return;
+  const SliceDims dims = slice_dims<kVec>(shape, kIsNeox, i);
+  const HeadSlice<T, kVec> x = load_slice<T, kVec>(head_of<const T>(p.v, token, head), p.v.dim_stride, dims);
 
-  for (int i = threadIdx.x; i < num_slices<kVec>(shape); i += blockDim.x) {
-    const SliceDims dims = slice_dims<kVec>(shape, p.is_neox, i);
-    const HeadSlice<T, kVec> x = load_slice<T, kVec>(v, p.v.dim_stride, dims);
-    const Slot slot = resolve_slot(p, token);
-    const bool has_position = token >= p.num_tokens || is_in_table(p, effective_position(p, token));
-    if (has_position && slot.state == SlotState::valid) {
-      CacheRow<T, CacheT>(p, p.value_cache, p.v_scale, slot.value, head).store(dims, x, widen(x));
-    }
+  const int64_t slot = cache_slot(p, token);
+  const bool has_position = token >= p.num_tokens || is_in_table(p, effective_position(p, token));
+  if (!has_position || slot < 0) return;
+  CacheT* row = cache_row<CacheT>(p.value_cache, p.block_size, slot, head);
+  const HeadSlice<CacheT, kVec> stored = to_cache_type<CacheT>(p.v_scale, head, p.match_unfused, x, widen(x));
+  if (plan.values_are_scattered) {
+    store_scattered(p.value_cache.layout, row, dims, stored);
+  } else {
+    store_contiguous(p.value_cache.layout, row, dims, stored);
   }
 }
 
-template <typename T, typename CacheT, int kVec>
-__global__ void rope_cache_kernel(const __grid_constant__ RopeCacheParams p) {
+// Vectors come with compact parameters, single elements take any call.
+template <int kVec>
+using ParamsFor = std::conditional_t<kVec == 1, RopeCacheParams, CompactParams>;
+
+template <typename T, typename CacheT, int kVec, bool kIsNeox>
+__global__ void rope_cache_kernel(const __grid_constant__ ParamsFor<kVec> p, const __grid_constant__ LaunchPlan plan) {
   let_next_kernel_start();
   wait_for_earlier_kernels();
-  const int64_t token = blockIdx.x;
-  const int row = blockIdx.y * blockDim.y + threadIdx.y;
+  const auto work = work_of_thread(p, plan);
   const int key_rows = p.num_q_heads, value_rows = key_rows + p.num_kv_heads;
-  if (row < key_rows) {
-    if (token < p.num_tokens) query_row<T, kVec>(p, token, row);
-  } else if (row < value_rows) {
-    key_row<T, CacheT, kVec>(p, token, row - key_rows);
-  } else if (row < value_rows + p.num_kv_heads && p.has_cache) {
-    value_row<T, CacheT, kVec>(p, token, row - value_rows);
+  if (work.row < key_rows) {
+    if (work.token < p.num_tokens) query_slice<T, kVec, kIsNeox>(p, work.token, work.row, work.slice);
+  } else if (work.row < value_rows) {
+    key_slice<T, CacheT, kVec, kIsNeox>(p, plan, work.token, work.row - key_rows, work.slice);
+  } else if (work.row < plan.num_rows) {
+    value_slice<T, CacheT, kVec, kIsNeox>(p, plan, work.token, work.row - value_rows, work.slice);
   }
 }
 

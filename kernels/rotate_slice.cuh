@@ -1,4 +1,4 @@
-// A row of the cos/sin table, and the rotation of the slice that a thread holds.
+// The rotation of the slice that a thread holds, with the cosines and sines of a table row.
 #pragma once
 
 #include "head_slice.cuh"
@@ -6,54 +6,38 @@
 
 namespace kvrope {
 
-template <int N, typename T>
-__device__ __forceinline__ void load_columns_as(const T* from, int64_t stride, float (&values)[N]) {
-  constexpr int kChunk = N * sizeof(T) <= 16 ? N : 16 / static_cast<int>(sizeof(T));
-#pragma unroll
-  for (int first = 0; first < N; first += kChunk) {
-    const Vec<T, kChunk> chunk = load_vec<kChunk>(from + first * stride);
-#pragma unroll
-    for (int j = 0; j < kChunk; ++j) values[first + j] = to_float(chunk.at[j]);
-  }
-}
-
+// A row of the table. N columns are read as fp32, at most 16 bytes at once; stride is 1 wherever N > 1.
+template <typename TableT>
 struct TableRow {
-  const void* data;
-  int64_t stride;  // 1 wherever N > 1: the vector width is chosen so
-  DType dtype;
+  const TableT* data;
+  int64_t stride;
 
-  __device__ __forceinline__ TableRow(const CosSinTable& table, int64_t position)
-      : data(static_cast<const char*>(table.data) + position * table.row_stride * size_of(table.dtype)),
-        stride(table.column_stride),
-        dtype(table.dtype) {}
-
-  // N columns as fp32.
   template <int N>
   __device__ __forceinline__ void load(int column, float (&values)[N]) const {
-    const int64_t at = column * stride;
-    if (dtype == DType::fp32) {
-      load_columns_as(static_cast<const float*>(data) + at, stride, values);
-    } else if (dtype == DType::bf16) {
-      load_columns_as(static_cast<const bf16*>(data) + at, stride, values);
-    } else {
-      load_columns_as(static_cast<const fp16*>(data) + at, stride, values);
+    constexpr int kChunk = N * sizeof(TableT) <= 16 ? N : 16 / static_cast<int>(sizeof(TableT));
+    const TableT* from = data + (N == 1 ? column * stride : column);
+#pragma unroll
+    for (int first = 0; first < N; first += kChunk) {
+      const Vec<TableT, kChunk> chunk = load_vec<kChunk>(from + first);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) values[first + j] = to_float(chunk.at[j]);
     }
   }
 };
 
 // NeoX, and GPT-J with one element a vector: lo[j] and hi[j] are a pair.
-template <int kVec>
-__device__ __forceinline__ void rotate_across(SliceValues<kVec>& x, const TableRow& row, const RotaryStyle& style,
-                                              int rotary_dim, int lo, int hi) {
+template <typename TableT, int kVec>
+__device__ __forceinline__ void rotate_across(SliceValues<kVec>& x, const TableRow<TableT>& row,
+                                              const RotaryStyle& style, int rotary_dim, int lo, int hi) {
   float cos[kVec], sin[kVec], lo_rotated[kVec];
-  const int lo_column = style.cosine_column(lo, rotary_dim), hi_column = style.cosine_column(hi, rotary_dim);
-  row.load(lo_column, cos);
-  row.load(lo_column + style.sine_offset(rotary_dim), sin);
+  const int column = style.cosine_column(lo, rotary_dim), sine_offset = style.sine_offset(rotary_dim);
+  row.load(column, cos);
+  row.load(column + sine_offset, sin);
 #pragma unroll
   for (int j = 0; j < kVec; ++j) lo_rotated[j] = rotate_first(x.lo[j], x.hi[j], cos[j], sin[j]);
-  if (hi_column != lo_column) {
-    row.load(hi_column, cos);
-    row.load(hi_column + style.sine_offset(rotary_dim), sin);
+  if (style.is_full_width) {  // the second elements have columns of their own
+    row.load(hi, cos);
+    row.load(hi + sine_offset, sin);
   }
 #pragma unroll
   for (int j = 0; j < kVec; ++j) {
@@ -63,12 +47,11 @@ __device__ __forceinline__ void rotate_across(SliceValues<kVec>& x, const TableR
 }
 
 // GPT-J: x[2j] and x[2j+1] are a pair.
-template <int kVec>
-__device__ __forceinline__ void rotate_within(float (&x)[kVec], const TableRow& row, const RotaryStyle& style,
+template <typename TableT, int kVec>
+__device__ __forceinline__ void rotate_within(float (&x)[kVec], const TableRow<TableT>& row, const RotaryStyle& style,
                                               int rotary_dim, int element) {
   static_assert(kVec % 2 == 0);
-  const int column = style.cosine_column(element, rotary_dim);
-  const int sine_column = column + style.sine_offset(rotary_dim);
+  const int column = style.cosine_column(element, rotary_dim), sine_column = column + style.sine_offset(rotary_dim);
   float cos[kVec], sin[kVec];
   if (style.is_full_width) {
     row.load(column, cos);
@@ -91,19 +74,34 @@ __device__ __forceinline__ void rotate_within(float (&x)[kVec], const TableRow& 
   }
 }
 
-// dims.lo and dims.hi are head dimensions; the table speaks of rotated elements, which start at rotary_dim_offset.
-template <int kVec>
-__device__ __forceinline__ void rotate_slice(SliceValues<kVec>& x, const TableRow& row, const RotaryStyle& style,
-                                             const HeadShape& head, const SliceDims& dims) {
-  const int lo = dims.lo - head.rotary_dim_offset, hi = dims.hi - head.rotary_dim_offset;
-  if constexpr (kVec > 1) {
-    if (!style.is_neox) {
-      rotate_within(x.lo, row, style, head.rotary_dim, lo);
-      rotate_within(x.hi, row, style, head.rotary_dim, hi);
-      return;
-    }
+template <typename TableT, bool kIsNeox, int kVec, typename Index>
+__device__ __forceinline__ void rotate_slice_by(SliceValues<kVec>& x, const BasicRopeCacheParams<Index>& p,
+                                                int64_t position, const SliceDims& dims) {
+  const BasicCosSinTable<Index>& table = p.cos_sin;
+  const TableRow<TableT> row = {
+      static_cast<const TableT*>(table.data) + product(static_cast<Index>(position), table.row_stride),
+      table.column_stride};
+  const RotaryStyle style = {kIsNeox, table.is_full_width};
+  const int lo = dims.lo - p.rotary_dim_offset, hi = dims.hi - p.rotary_dim_offset;  // among the rotated elements
+  if constexpr (kIsNeox || kVec == 1) {
+    rotate_across(x, row, style, p.rotary_dim, lo, hi);
+  } else {
+    rotate_within(x.lo, row, style, p.rotary_dim, lo);
+    rotate_within(x.hi, row, style, p.rotary_dim, hi);
   }
-  rotate_across(x, row, style, head.rotary_dim, lo, hi);
+}
+
+template <bool kIsNeox, int kVec, typename Index>
+__device__ __forceinline__ void rotate_slice(SliceValues<kVec>& x, const BasicRopeCacheParams<Index>& p,
+                                             int64_t position, const SliceDims& dims) {
+  switch (p.cos_sin.dtype) {
+    case DType::fp16:
+      return rotate_slice_by<fp16, kIsNeox>(x, p, position, dims);
+    case DType::bf16:
+      return rotate_slice_by<bf16, kIsNeox>(x, p, position, dims);
+    default:
+      return rotate_slice_by<float, kIsNeox>(x, p, position, dims);
+  }
 }
 
 }  // namespace kvrope

@@ -20,9 +20,9 @@ struct HeadShape {  // V rows, and K rows that are already final, have rotary_di
 
 template <int kVec>
 KVROPE_HOST_DEVICE int num_slices(const HeadShape& head) {
-  const int rotated = head.rotary_dim / (2 * kVec);
-  const int passing = (head.head_size - head.rotary_dim) / kVec;
-  return rotated + (passing + 1) / 2;
+  const unsigned rotated = static_cast<unsigned>(head.rotary_dim) / (2 * kVec);
+  const unsigned passing = static_cast<unsigned>(head.head_size - head.rotary_dim) / kVec;
+  return static_cast<int>(rotated + (passing + 1) / 2);
 }
 
 struct SliceDims {
@@ -33,13 +33,13 @@ struct SliceDims {
 
 template <int kVec>
 KVROPE_HOST_DEVICE SliceDims slice_dims(const HeadShape& head, bool is_neox, int i) {
-  const int rotated = head.rotary_dim / (2 * kVec);
+  const int rotated = static_cast<int>(static_cast<unsigned>(head.rotary_dim) / (2 * kVec));
   if (i < rotated) {
     if (kVec == 1 && !is_neox) return {head.rotary_dim_offset + 2 * i, head.rotary_dim_offset + 2 * i + 1, true, true};
     const int lo = head.rotary_dim_offset + i * kVec;
     return {lo, lo + head.rotary_dim / 2, true, true};
   }
-  const int passing = (head.head_size - head.rotary_dim) / kVec;
+  const int passing = static_cast<int>(static_cast<unsigned>(head.head_size - head.rotary_dim) / kVec);
   const int half = (passing + 1) / 2;
   const int c = i - rotated;
   const auto skip_rotated = [&](int dim) { return dim < head.rotary_dim_offset ? dim : dim + head.rotary_dim; };

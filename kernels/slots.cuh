@@ -1,5 +1,5 @@
 // What the scheduler's numbers mean: the slot of a row, behind the sliding-window table where there is one, and the
-// effective position of a row. Nothing is read outside an array and every judgement of SPEC "bad input" is made here.
+// effective position of a row. Nothing is read outside an array.
 #pragma once
 
 #include <climits>
@@ -8,10 +8,23 @@
 
 namespace kvrope {
 
-KVROPE_HOST_DEVICE int64_t load_index(const IndexArray& array, int64_t i) {
-  const int64_t at = i * array.stride;
+template <typename Index>
+KVROPE_HOST_DEVICE int64_t load_index(const BasicIndexArray<Index>& array, Index i) {
+  const int64_t at = product(i, array.stride);
   return array.is_int64 ? static_cast<const int64_t*>(array.data)[at]
                         : static_cast<int64_t>(static_cast<const int32_t*>(array.data)[at]);
+}
+
+// The slot of a row in the cache, or -1 where the row is not cached for whatever reason: tested before the window table
+// is read and again after.
+template <typename Index>
+KVROPE_HOST_DEVICE int64_t cache_slot(const BasicRopeCacheParams<Index>& p, Index row) {
+  int64_t slot = row < p.slot_mapping.size ? load_index(p.slot_mapping, row) : -1;
+  if (p.has_swa) {
+    const bool is_inside = is_index(slot, p.swa_slot_mapping.size);
+    slot = is_inside ? load_index(p.swa_slot_mapping, static_cast<Index>(slot)) : -1;
+  }
+  return is_index(slot, p.num_slots) ? slot : -1;
 }
 
 enum class SlotState : uint8_t { valid, padding, slot_out_of_range, window_out_of_range, no_cache };
@@ -21,35 +34,34 @@ struct Slot {
   int64_t value;  // the slot in the cache when valid; what stood in the argument when out of range
 };
 
-// The slot of a row: tested before the window table is read and again after.
-KVROPE_HOST_DEVICE Slot resolve_slot(const RopeCacheParams& p, int64_t row) {
+// The same with the reason: padding is expected, out of range is a fault.
+template <typename Index>
+KVROPE_HOST_DEVICE Slot resolve_slot(const BasicRopeCacheParams<Index>& p, Index row) {
   if (!p.has_cache) return {SlotState::no_cache, -1};
   if (row >= p.slot_mapping.size) return {SlotState::padding, -1};
   const int64_t slot = load_index(p.slot_mapping, row);
   if (slot < 0) return {SlotState::padding, slot};
-  if (!p.has_swa) {
-    return {slot < p.num_slots ? SlotState::valid : SlotState::slot_out_of_range, slot};
-  }
-  if (slot >= p.swa_slot_mapping.size) return {SlotState::slot_out_of_range, slot};
-  const int64_t window_slot = load_index(p.swa_slot_mapping, slot);
+  if (!p.has_swa) return {is_index(slot, p.num_slots) ? SlotState::valid : SlotState::slot_out_of_range, slot};
+  if (!is_index(slot, p.swa_slot_mapping.size)) return {SlotState::slot_out_of_range, slot};
+  const int64_t window_slot = load_index(p.swa_slot_mapping, static_cast<Index>(slot));
   if (window_slot < 0) return {SlotState::padding, window_slot};
-  return {window_slot < p.num_slots ? SlotState::valid : SlotState::window_out_of_range, window_slot};
+  return {is_index(window_slot, p.num_slots) ? SlotState::valid : SlotState::window_out_of_range, window_slot};
 }
 
+template <typename Index>
 struct SlotInBlock {
-  int64_t block, offset;
+  Index block, offset;
 };
 
-KVROPE_HOST_DEVICE SlotInBlock locate(int64_t slot, int64_t block_size) {
-  if (((slot | block_size) >> 32) == 0) {  // a 64-bit division costs a GPU thread some hundred instructions
-    const uint32_t block = static_cast<uint32_t>(slot) / static_cast<uint32_t>(block_size);
-    return {block, slot - static_cast<int64_t>(block) * block_size};
-  }
-  return {slot / block_size, slot % block_size};
+template <typename Index>
+KVROPE_HOST_DEVICE SlotInBlock<Index> locate(Index slot, const Divisor<Index>& block_size) {
+  const Index block = block_size.quotient(slot);
+  return {block, slot - block * block_size.divisor};
 }
 
 // pos + offs; where the sum does not fit in 64 bits, the nearest value that does (out of range in any table).
-KVROPE_HOST_DEVICE int64_t effective_position(const RopeCacheParams& p, int64_t token) {
+template <typename Index>
+KVROPE_HOST_DEVICE int64_t effective_position(const BasicRopeCacheParams<Index>& p, Index token) {
   const int64_t pos = load_index(p.pos, token);
   if (!p.has_offs) return pos;
   const int64_t offs = load_index(p.offs, token);
@@ -58,8 +70,9 @@ KVROPE_HOST_DEVICE int64_t effective_position(const RopeCacheParams& p, int64_t 
   return !overflows ? sum : pos < 0 ? INT64_MIN : INT64_MAX;
 }
 
-KVROPE_HOST_DEVICE bool is_in_table(const RopeCacheParams& p, int64_t position) {
-  return position >= 0 && position < p.cos_sin.num_rows;
+template <typename Index>
+KVROPE_HOST_DEVICE bool is_in_table(const BasicRopeCacheParams<Index>& p, int64_t position) {
+  return is_index(position, p.cos_sin.num_rows);
 }
 
 }  // namespace kvrope

@@ -11,14 +11,47 @@ struct alignas(sizeof(T) * N) Vec {
   T at[N];
 };
 
+// The unsigned word type with the size of a vector.
+template <int kBytes>
+struct WordOf;
+template <>
+struct WordOf<1> {
+  using type = unsigned char;
+};
+template <>
+struct WordOf<2> {
+  using type = unsigned short;
+};
+template <>
+struct WordOf<4> {
+  using type = unsigned int;
+};
+template <>
+struct WordOf<8> {
+  using type = uint2;
+};
+template <>
+struct WordOf<16> {
+  using type = uint4;
+};
+
 template <int N, typename T>
 __device__ __forceinline__ Vec<T, N> load_vec(const T* from) {
   return *reinterpret_cast<const Vec<T, N>*>(from);
 }
 
+// Rows are read once and written once: streaming accesses leave the cache to the table.
+template <int N, typename T>
+__device__ __forceinline__ Vec<T, N> load_vec_once(const T* from) {
+  using Word = typename WordOf<sizeof(T) * N>::type;
+  const Word word = __ldcs(reinterpret_cast<const Word*>(from));
+  return *reinterpret_cast<const Vec<T, N>*>(&word);
+}
+
 template <typename T, int N>
-__device__ __forceinline__ void store_vec(T* to, const Vec<T, N>& x) {
-  *reinterpret_cast<Vec<T, N>*>(to) = x;
+__device__ __forceinline__ void store_vec_once(T* to, const Vec<T, N>& x) {
+  using Word = typename WordOf<sizeof(T) * N>::type;
+  __stcs(reinterpret_cast<Word*>(to), *reinterpret_cast<const Word*>(&x));
 }
 
 template <typename T, int N>
@@ -36,31 +69,23 @@ __device__ __forceinline__ void narrow_pair(float a, float b, T* to) {
 
 template <>
 __device__ __forceinline__ void narrow_pair<fp16>(float a, float b, fp16* to) {
-  const __half2 pair = __floats2half2_rn(a, b);
-  to[0].bits = __half_as_ushort(__low2half(pair));
-  to[1].bits = __half_as_ushort(__high2half(pair));
+  *reinterpret_cast<__half2*>(to) = __floats2half2_rn(a, b);
 }
 
 template <>
 __device__ __forceinline__ void narrow_pair<bf16>(float a, float b, bf16* to) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
-  to[0].bits = __bfloat16_as_ushort(__low2bfloat16(pair));
-  to[1].bits = __bfloat16_as_ushort(__high2bfloat16(pair));
+  *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(a, b);
 }
 
 #ifdef KVROPE_HAS_FP8_INSTRUCTIONS
 template <>
 __device__ __forceinline__ void narrow_pair<fp8_e4m3>(float a, float b, fp8_e4m3* to) {
-  const __nv_fp8x2_storage_t pair = __nv_cvt_float2_to_fp8x2({a, b}, __NV_SATFINITE, __NV_E4M3);
-  to[0].bits = static_cast<uint8_t>(pair);
-  to[1].bits = static_cast<uint8_t>(pair >> 8);
+  *reinterpret_cast<__nv_fp8x2_storage_t*>(to) = __nv_cvt_float2_to_fp8x2({a, b}, __NV_SATFINITE, __NV_E4M3);
 }
 
 template <>
 __device__ __forceinline__ void narrow_pair<fp8_e5m2>(float a, float b, fp8_e5m2* to) {
-  const __nv_fp8x2_storage_t pair = __nv_cvt_float2_to_fp8x2({a, b}, __NV_SATFINITE, __NV_E5M2);
-  to[0].bits = static_cast<uint8_t>(pair);
-  to[1].bits = static_cast<uint8_t>(pair >> 8);
+  *reinterpret_cast<__nv_fp8x2_storage_t*>(to) = __nv_cvt_float2_to_fp8x2({a, b}, __NV_SATFINITE, __NV_E5M2);
 }
 #endif
 

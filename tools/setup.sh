@@ -89,20 +89,22 @@ choose_python() {  # sets python
   [[ -x $python ]] || make_venv
 }
 
-require_python_packages() {
-  local missing
-  mapfile -t missing < <("$python" -c '
+missing_python_packages() {  # lines of tools/requirements.txt
+  "$python" -c '
 import importlib.metadata, re
 for line in open("tools/requirements.txt"):
     requirement = line.partition("#")[0].strip()
     try:
         requirement and importlib.metadata.version(re.match(r"[\w-]+", requirement)[0])
     except importlib.metadata.PackageNotFoundError:
-        print(requirement)')
-  ((${#missing[@]})) || return 0
-  say "installing into $python: ${missing[*]}"
+        print(requirement)'
+}
+
+install_python_packages() {
+  (($#)) || return 0
+  say "installing into $python: $*"
   "$python" -m pip --version >/dev/null 2>&1 || "$python" -m ensurepip
-  "$python" -m pip install --disable-pip-version-check --progress-bar off -q "${missing[@]}" </dev/null
+  "$python" -m pip install --disable-pip-version-check --progress-bar off -q "$@" </dev/null
 }
 
 require_python_headers() {
@@ -126,16 +128,13 @@ print(metadata.version("torch"), metadata.distribution("kvrope").read_text("RECO
 compile_jobs() {
   local cores memory
   cores=$(nproc)
-  memory=$(awk '/^MemAvailable/ {print int($2 / 2 ** 21)}' /proc/meminfo)
+  memory=$(awk '/^MemAvailable/ {print int($2 / 2097152)}' /proc/meminfo)
   echo $((memory < 1 ? 1 : memory < cores ? memory : cores))
 }
 
 build_and_install() {
-  require_programs
-  require_libraries
-  require_python_headers
-  export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(compile_jobs)}
   rm -f $stamp
+  export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(compile_jobs)}
   say "building in build/ with $CMAKE_BUILD_PARALLEL_LEVEL jobs (minutes the first time)"
   CMAKE_ARGS=$cmake_args SKBUILD_BUILD_DIR=build \
     "$python" -m pip install -v --disable-pip-version-check --no-build-isolation --no-deps . </dev/null
@@ -144,10 +143,14 @@ build_and_install() {
 
 [[ -n $(command -v nvcc) || ! -x /usr/local/cuda/bin/nvcc ]] || PATH=$PATH:/usr/local/cuda/bin
 choose_python
-require_python_packages
-if [[ -f $stamp && $(<$stamp) == $(fingerprint) ]]; then
+mapfile -t packages < <(missing_python_packages)
+if ((${#packages[@]} == 0)) && [[ -f $stamp && $(<$stamp) == $(fingerprint) ]]; then
   say "up to date: build/, installed for $python"
 else
+  require_programs
+  require_python_headers
+  require_libraries
+  install_python_packages "${packages[@]}"
   build_and_install
   say "built in build/, installed for $python"
 fi

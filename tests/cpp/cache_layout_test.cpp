@@ -98,6 +98,18 @@ CacheLayout layout_of(Kind kind, const CacheTensor& tensor, int x) {
   return layout;
 }
 
+BasicCacheLayout<uint32_t> compact_form(const CacheLayout& layout) {
+  const auto narrow = [](int64_t stride) { return static_cast<uint32_t>(stride); };
+  return {.block_stride = narrow(layout.block_stride),
+          .head_stride = narrow(layout.head_stride),
+          .offset_outer_stride = narrow(layout.offset_outer_stride),
+          .offset_inner_stride = narrow(layout.offset_inner_stride),
+          .dim_outer_stride = narrow(layout.dim_outer_stride),
+          .dim_inner_stride = narrow(layout.dim_inner_stride),
+          .offset_split_log2 = layout.offset_split_log2,
+          .dim_split_log2 = layout.dim_split_log2};
+}
+
 // Strides of a tensor whose dimensions lie in memory in `order`, outermost first, each padded by `padding`
 // elements.
 std::vector<int64_t> strides_in_order(const std::vector<int64_t>& shape, const std::vector<int>& order,
@@ -113,12 +125,14 @@ std::vector<int64_t> strides_in_order(const std::vector<int64_t>& shape, const s
 
 void expect_plain_indexing(Kind kind, const Sizes& sizes, int x, const CacheTensor& tensor, bool is_dense) {
   const CacheLayout layout = layout_of(kind, tensor, x);
+  const BasicCacheLayout<uint32_t> compact = compact_form(layout);
   std::set<int64_t> seen;
   for (int64_t slot = 0; slot < int64_t{sizes.num_blocks} * sizes.block_size; ++slot) {
     const int64_t block = slot / sizes.block_size, offset = slot % sizes.block_size;
     for (int head = 0; head < sizes.num_heads; ++head) {
       for (int dim = 0; dim < sizes.head_size; ++dim) {
         const int64_t address = layout.row_offset(block, offset, head) + layout.dim_offset(dim);
+        ASSERT_EQ(address, compact.row_offset(block, offset, head) + compact.dim_offset(dim));
         ASSERT_EQ(address, tensor.address(index_of(kind, x, block, offset, head, dim)))
             << "slot " << slot << " head " << head << " dim " << dim << " x " << x;
         ASSERT_TRUE(seen.insert(address).second) << "two elements share address " << address;
@@ -262,7 +276,24 @@ TEST(CacheLayout, AddressesBeyondThirtyTwoBits) {
   EXPECT_EQ(layout.dim_offset(16 * 31 + 15), (int64_t{31} << 34) + 15 * ((int64_t{1} << 30) + 7));
 }
 
-// A block larger than 32 bits count is legal: one huge block.
+// The most that a compact call may hold: factors of 31 bits, a product of 62.
+TEST(CacheLayout, CompactFactorsOfThirtyOneBits) {
+  const int64_t most = INT32_MAX;
+  const CacheLayout layout = {.block_stride = most,
+                              .head_stride = most - 2,
+                              .offset_outer_stride = most - 4,
+                              .offset_inner_stride = most - 6,
+                              .dim_outer_stride = most - 8,
+                              .dim_inner_stride = most - 10,
+                              .offset_split_log2 = 3,
+                              .dim_split_log2 = 4};
+  const BasicCacheLayout<uint32_t> compact = compact_form(layout);
+  EXPECT_EQ(compact.row_offset(most, 8 * 77 + 5, 65535), layout.row_offset(most, 8 * 77 + 5, 65535));
+  EXPECT_EQ(compact.row_offset(3, most, 1), layout.row_offset(3, most, 1));
+  EXPECT_EQ(compact.dim_offset(511), layout.dim_offset(511));
+}
+
+// One block may hold more than 32 bits count.
 TEST(CacheLayout, OffsetsBeyondThirtyTwoBits) {
   const CacheLayout layout = {.block_stride = 0,
                               .head_stride = 64,

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "slice_dims.cuh"
+
 namespace kvrope {
 namespace {
 
@@ -41,10 +43,10 @@ RopeCacheParams wide_params() {
                              .offset_split_log2 = 0,
                              .dim_split_log2 = 0};
   p.key_cache = p.value_cache = {at_address(1 << 22), flash};
-  p.cos_sin = {at_address(1 << 24), 4096, head_size, 1, DType::fp32};
+  p.cos_sin = {at_address(1 << 24), 4096, head_size, 1, DType::fp32, false};
   p.num_tokens = p.num_kv_rows = 5;
   p.num_slots = 4 * block_size;
-  p.block_size = block_size;
+  p.block_size = {block_size};
   p.num_q_heads = q_heads;
   p.num_kv_heads = kv_heads;
   p.head_size = p.v_head_size = p.rotary_dim = head_size;
@@ -55,8 +57,8 @@ RopeCacheParams wide_params() {
 
 void use_split_key_cache(RopeCacheParams& p, int x) {
   CacheLayout& layout = p.key_cache.layout;
-  layout.head_stride = p.head_size * p.block_size;
-  layout.dim_outer_stride = p.block_size * x;
+  layout.head_stride = p.head_size * p.block_size.divisor;
+  layout.dim_outer_stride = p.block_size.divisor * x;
   layout.offset_outer_stride = x;
   layout.dim_inner_stride = 1;
   layout.dim_split_log2 = x == 16 ? 4 : x == 8 ? 3 : x == 4 ? 2 : x == 2 ? 1 : 0;
@@ -64,8 +66,8 @@ void use_split_key_cache(RopeCacheParams& p, int x) {
 
 void use_split_value_cache(RopeCacheParams& p) {
   CacheLayout& layout = p.value_cache.layout;
-  layout.head_stride = p.v_head_size * p.block_size;
-  layout.dim_outer_stride = p.block_size;
+  layout.head_stride = p.v_head_size * p.block_size.divisor;
+  layout.dim_outer_stride = p.block_size.divisor;
   layout.offset_outer_stride = 1;
 }
 
@@ -124,6 +126,19 @@ const WidthCase kWidthCases[] = {
      [](P& p) { use_split_key_cache(p, 8), p.key_cache.layout.dim_outer_stride += 2; }},
     {"split_value_is_no_limit", 8,
      [](P& p) { use_split_value_cache(p), p.value_cache.data = at_address(2); }},
+    {"q_token_stride_of_33_bits", 1, [](P& p) { p.q.token_stride = int64_t{1} << 32; }},
+    {"k_out_head_stride_of_32_bits", 1, [](P& p) { p.k_out.head_stride = int64_t{1} << 31; }},
+    {"v_token_stride_of_31_bits", 8, [](P& p) { p.v.token_stride = (int64_t{1} << 31) - 8; }},
+    {"key_block_stride_of_33_bits", 1, [](P& p) { p.key_cache.layout.block_stride = int64_t{1} << 32; }},
+    {"value_offset_stride_of_33_bits", 1,
+     [](P& p) { p.value_cache.layout.offset_outer_stride = int64_t{1} << 32; }},
+    {"slots_of_32_bits", 1, [](P& p) { p.num_slots = int64_t{1} << 31; }},
+    {"slots_of_31_bits", 8, [](P& p) { p.num_slots = (int64_t{1} << 31) - 1; }},
+    {"table_rows_of_33_bits", 1, [](P& p) { p.cos_sin.num_rows = int64_t{1} << 32; }},
+    {"table_row_stride_of_33_bits", 1, [](P& p) { p.cos_sin.row_stride = int64_t{1} << 32; }},
+    {"window_table_of_33_bits", 1,
+     [](P& p) { p.has_swa = true, p.swa_slot_mapping.size = int64_t{1} << 32; }},
+    {"slot_stride_of_33_bits", 1, [](P& p) { p.slot_mapping.stride = int64_t{1} << 32; }},
     {"no_cache_is_no_limit", 8, [](P& p) { p.has_cache = false, p.key_cache = {}; }},
 };
 
@@ -181,9 +196,9 @@ void expect_cache_vectors(const PagedCache& cache, int size, int width, DType dt
 
 // A thread reads its columns in vectors of at most 16 bytes; GPT-J reads half as many of a half-width table.
 void expect_table_vectors(const RopeCacheParams& p, int width) {
-  const int columns = p.is_full_width_table ? 2 * p.rotary_dim : p.rotary_dim;
+  const int columns = p.cos_sin.is_full_width ? 2 * p.rotary_dim : p.rotary_dim;
   const int bytes = size_of(p.cos_sin.dtype);
-  const int asked = !p.is_neox && !p.is_full_width_table ? std::max(width / 2, 1) : width;
+  const int asked = !p.is_neox && !p.cos_sin.is_full_width ? std::max(width / 2, 1) : width;
   const int read = std::min(asked, 16 / bytes);
   for (int64_t position = 0; position < 3; ++position) {
     const auto address = [&](int column) {
@@ -209,7 +224,7 @@ class RandomParams {
     p.rotary_dim = std::clamp(2 * multiple(16), 2, p.head_size);
     p.rotary_dim_offset = one_of({0, 0, p.head_size - p.rotary_dim, (p.head_size - p.rotary_dim) / 2});
     p.is_neox = one_of({0, 1});
-    p.is_full_width_table = one_of({0, 1});
+    p.cos_sin.is_full_width = one_of({0, 1});
     for (HeadRows* rows : {&p.q, &p.q_out, &p.zeros_out, &p.k, &p.k_out, &p.v}) {
       *rows = {address(size_of(p.dtype)), multiple(999), multiple(999),
                one_of({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2})};
@@ -275,39 +290,52 @@ TEST(WidestVector, NeverBreaksAVector) {
 
 // ---- Grid.
 
-void expect_valid_grid(const RopeCacheParams& p) {
-  const LaunchPlan plan = plan_launch(p);
-  const int64_t rows = p.num_q_heads + p.num_kv_heads * (p.has_cache ? 2 : 1);
-  ASSERT_EQ(plan.vector_width, widest_vector(p));
-  ASSERT_EQ(plan.num_rows, p.num_kv_rows);
-  ASSERT_LE(plan.num_rows, INT32_MAX);  // gridDim.x
-  ASSERT_GE(plan.blocks_per_token, 1);
-  ASSERT_LE(plan.blocks_per_token, 65535);  // gridDim.y
-  ASSERT_GE(plan.threads_per_row, 1);
-  ASSERT_LE(plan.threads_per_row, 32);
-  ASSERT_EQ(plan.threads_per_row & (plan.threads_per_row - 1), 0);
-  ASSERT_GE(plan.rows_per_block, 1);
-  ASSERT_LE(plan.threads_per_row * plan.rows_per_block, 1024);
-  ASSERT_GE(int64_t{plan.blocks_per_token} * plan.rows_per_block, rows) << "a row is left out";
-  ASSERT_LT(int64_t{plan.blocks_per_token - 1} * plan.rows_per_block, rows) << "a block has no row";
+constexpr int64_t kMaxGridX = INT32_MAX, kMaxGridY = 65535, kMaxThreads = 1024;
+
+template <int kVec>
+int most_slices_of_a_row(const RopeCacheParams& p) {
+  return std::max({num_slices<kVec>({p.head_size, p.rotary_dim, p.rotary_dim_offset}),
+                   num_slices<kVec>({p.head_size, 0, 0}), num_slices<kVec>({p.v_head_size, 0, 0})});
 }
 
-TEST(PlanLaunch, GridServesEveryRowOfEveryShape) {
-  for (const int64_t num_tokens : {int64_t{1}, int64_t{65536}, int64_t{INT32_MAX}}) {
-    for (const int kv_heads : {1, 2, 3, 5, 8, 12, 32, 128, 32767}) {
-      for (const int group : {1, 2, 3, 7, 8, 16, 71}) {
+void expect_valid_grid(const RopeCacheParams& p) {
+  const LaunchPlan plan = plan_launch(p);
+  const int width = plan.vector_width;
+  ASSERT_TRUE(width == 1 || width == 2 || width == 4 || width == 8) << width;
+  ASSERT_LE(width, widest_vector(p));
+  ASSERT_EQ(plan.num_rows, p.num_q_heads + p.num_kv_heads * (p.has_cache ? 2 : 1));
+  ASSERT_LE(p.num_kv_rows, kMaxGridX);
+  ASSERT_GE(plan.blocks_by_row, 1);
+  ASSERT_GE(plan.blocks_by_token, 0);
+  ASSERT_LE(int64_t{plan.blocks_by_row} + plan.blocks_by_token, kMaxGridY);
+  ASSERT_GE(plan.rows_per_block, 1);
+  ASSERT_LE(int64_t{plan.threads_per_row} * plan.rows_per_block, kMaxThreads);
+  ASSERT_GE(plan.threads_per_row, width == 8   ? most_slices_of_a_row<8>(p)
+                                  : width == 4 ? most_slices_of_a_row<4>(p)
+                                  : width == 2 ? most_slices_of_a_row<2>(p)
+                                               : most_slices_of_a_row<1>(p));
+}
+
+TEST(PlanLaunch, GridIsWithinLimitsForEveryShape) {
+  for (const int64_t num_tokens : {int64_t{1}, int64_t{65536}, kMaxGridX}) {
+    for (const int kv_heads : {1, 3, 8, 128, 32767}) {
+      for (const int group : {1, 2, 7, 16, 71}) {
         if (kv_heads * group > 65535) continue;
         for (int head_size = 2; head_size <= 512; head_size += 2) {
-          for (const bool has_cache : {true, false}) {
+          for (int variant = 0; variant < 8; ++variant) {
             RopeCacheParams p = wide_params();
             p.num_tokens = p.num_kv_rows = num_tokens;
             p.num_kv_heads = kv_heads;
             p.num_q_heads = kv_heads * group;
             p.head_size = p.v_head_size = p.rotary_dim = head_size;
-            p.has_cache = has_cache;
+            p.has_cache = variant % 2 == 0;
+            if (variant & 2) use_split_value_cache(p);
+            if (variant & 4) p.q.data = at_address(2);  // single elements: the most threads a row
             expect_valid_grid(p);
-            if (HasFatalFailure())
-              FAIL() << "QH " << p.num_q_heads << " KH " << kv_heads << " D " << head_size;
+            if (HasFatalFailure()) {
+              FAIL() << "T " << num_tokens << " QH " << p.num_q_heads << " KH " << kv_heads << " D "
+                     << head_size << " variant " << variant;
+            }
           }
         }
       }
@@ -315,28 +343,51 @@ TEST(PlanLaunch, GridServesEveryRowOfEveryShape) {
   }
 }
 
+TEST(PlanLaunch, RotationOfAPartOfTheHead) {
+  for (int rotary_dim = 2; rotary_dim <= 126; rotary_dim += 2) {
+    RopeCacheParams p = wide_params();
+    p.rotary_dim = rotary_dim;
+    p.rotary_dim_offset = 128 - rotary_dim;
+    expect_valid_grid(p);
+  }
+}
+
 TEST(PlanLaunch, MostHeadsThatAreAllowed) {
   RopeCacheParams p = wide_params();
-  p.q.data = at_address(2);  // single elements: the most threads a row
+  p.q.data = at_address(2);
   p.num_q_heads = 65535;
   p.num_kv_heads = 32767;
   p.head_size = p.v_head_size = p.rotary_dim = 512;
   expect_valid_grid(p);
 }
 
-TEST(PlanLaunch, KvOnlyRowsAreServedToo) {
-  RopeCacheParams p = wide_params();
-  p.num_tokens = 0;
-  p.num_kv_rows = 7;
-  EXPECT_EQ(plan_launch(p).num_rows, 7);
+// A cache without blocks may claim any block size.
+TEST(PlanLaunch, EmptyCacheOfHugeBlocks) {
+  for (const int64_t block_size : {int64_t{1} << 31, int64_t{1} << 32, (int64_t{1} << 40) + 16}) {
+    RopeCacheParams p = wide_params();
+    p.num_slots = 0;
+    p.block_size = {block_size};
+    expect_valid_grid(p);
+  }
 }
 
 TEST(PlanLaunch, AShortValueHeadDoesNotHideALongKeyHead) {
+  for (const auto& [head_size, v_head_size] : {std::pair(128, 8), std::pair(128, 512), std::pair(8, 512)}) {
+    RopeCacheParams p = wide_params();
+    p.head_size = p.rotary_dim = head_size;
+    p.v_head_size = v_head_size;
+    expect_valid_grid(p);
+  }
+}
+
+TEST(PlanLaunch, ScatteredValuesAreThoseWithoutContiguousDims) {
   RopeCacheParams p = wide_params();
-  p.v_head_size = 8;
-  EXPECT_EQ(plan_launch(p).threads_per_row, 8);  // 128 elements in slices of two vectors of 8
-  p.v_head_size = 512;
-  EXPECT_EQ(plan_launch(p).threads_per_row, 32);
+  p.num_tokens = p.num_kv_rows = 100000;
+  EXPECT_FALSE(plan_launch(p).values_are_scattered);
+  use_split_value_cache(p);
+  EXPECT_TRUE(plan_launch(p).values_are_scattered);
+  p.has_cache = false;
+  EXPECT_FALSE(plan_launch(p).values_are_scattered);
 }
 
 }  // namespace

@@ -126,27 +126,22 @@ TEST(Overlap, ViewsOfOneBufferAgreeWithEnumeration) {
   const auto random_view = [&] {
     at::Tensor view = buffer;
     for (int64_t dim = 0; dim < 4; ++dim) {
-      const int64_t start = below(view.size(dim)), stop = start + 1 + below(view.size(dim) - start);
-      view = view.slice(dim, start, stop, 1 + below(3));
+      const int64_t start = below(view.size(dim)) / 2, stop = start + 1 + below(view.size(dim) - start);
+      view = view.slice(dim, start, stop, 1 + below(2));
     }
     if (below(2)) view = view.transpose(below(4), below(4));
-    return below(4) == 0 ? view.view(at::kByte) : view;
+    return view.stride(3) == 1 && below(2) == 0 ? view.view(at::kByte) : view;
   };
   int num_sharing = 0;
   for (int round = 0; round < 5000; ++round) {
-    at::Tensor a, b;
-    try {
-      a = random_view(), b = random_view();
-    } catch (const c10::Error&) {
-      continue;  // a view whose last dimension is not contiguous has no view as bytes
-    }
+    const at::Tensor a = random_view(), b = random_view();
     const StridedBytes bytes_a = bytes_of(a), bytes_b = bytes_of(b);
     ASSERT_FALSE(overlaps_itself(bytes_a)) << testing::PrintToString(bytes_a);
     ASSERT_EQ(share_a_byte(bytes_a, bytes_b), share_by_enumeration(bytes_a, bytes_b))
         << testing::PrintToString(bytes_a) << " and " << testing::PrintToString(bytes_b);
     num_sharing += share_a_byte(bytes_a, bytes_b);
   }
-  EXPECT_GT(num_sharing, 300);
+  EXPECT_GT(num_sharing, 500);
 }
 
 bool share(const at::Tensor& a, const at::Tensor& b) {

@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "compact_params.h"
+
 namespace kvrope {
 namespace {
 
@@ -23,7 +25,7 @@ RopeCacheParams params_with(const IndexArray& slot_mapping, int64_t num_slots) {
   params.has_cache = true;
   params.slot_mapping = slot_mapping;
   params.num_slots = num_slots;
-  params.block_size = 16;
+  params.block_size = {16};
   return params;
 }
 
@@ -32,11 +34,32 @@ void set_window(RopeCacheParams& params, const IndexArray& window) {
   params.has_swa = true;
 }
 
-void expect_slot(const RopeCacheParams& params, int64_t row, SlotState state, int64_t value) {
+template <typename Params, typename Index>
+void expect_slot_of(const Params& params, Index row, SlotState state, int64_t value) {
   const Slot slot = resolve_slot(params, row);
   EXPECT_EQ(slot.state, state) << "row " << row;
   if (state != SlotState::padding && state != SlotState::no_cache) {
     EXPECT_EQ(slot.value, value) << "row " << row;
+  }
+  if (params.has_cache) {
+    EXPECT_EQ(cache_slot(params, row), state == SlotState::valid ? value : -1) << "row " << row;
+  }
+}
+
+// Of both forms of the parameters where there are both.
+void expect_slot(const RopeCacheParams& params, int64_t row, SlotState state, int64_t value) {
+  expect_slot_of(params, row, state, value);
+  if (is_compact(params) && row <= INT32_MAX) {
+    SCOPED_TRACE("compact");
+    expect_slot_of(make_compact(params), static_cast<uint32_t>(row), state, value);
+  }
+}
+
+void expect_position(const RopeCacheParams& params, int64_t token, int64_t position) {
+  EXPECT_EQ(effective_position(params, token), position) << "token " << token;
+  if (is_compact(params)) {
+    EXPECT_EQ(effective_position(make_compact(params), static_cast<uint32_t>(token)), position)
+        << "token " << token;
   }
 }
 
@@ -167,16 +190,33 @@ TEST(Slots, WithoutACacheNothingIsRead) {
 }
 
 TEST(Slots, LocateIsDivisionWithRemainder) {
-  const int64_t two32 = int64_t{1} << 32;
-  const std::vector<int64_t> slots = {0,          1,         15,        16,    783,       784,
-                                      785,        two32 - 2, two32 - 1, two32, two32 + 1, two32 * 784 + 3,
-                                      kMax64 - 1, kMax64};
-  for (const int64_t slot : slots) {
-    for (const int64_t block_size :
-         {int64_t{1}, int64_t{16}, int64_t{24}, int64_t{784}, two32 - 1, two32, kMax64}) {
-      const SlotInBlock at = locate(slot, block_size);
+  const int64_t two31 = int64_t{1} << 31, two32 = int64_t{1} << 32;
+  const std::vector<int64_t> slots = {0,
+                                      1,
+                                      15,
+                                      16,
+                                      783,
+                                      784,
+                                      785,
+                                      two31 - 1,
+                                      two31,
+                                      two32 - 1,
+                                      two32,
+                                      two32 + 1,
+                                      two32 * 784 + 3,
+                                      kMax64 - 1,
+                                      kMax64};
+  for (const int64_t block_size :
+       {int64_t{1}, int64_t{16}, int64_t{24}, int64_t{784}, two31 - 1, two32, kMax64}) {
+    for (const int64_t slot : slots) {
+      const SlotInBlock<int64_t> at = locate(slot, Divisor<int64_t>{block_size});
       ASSERT_EQ(at.block, slot / block_size) << slot << " in blocks of " << block_size;
       ASSERT_EQ(at.offset, slot % block_size) << slot << " in blocks of " << block_size;
+      if (slot >= two31 || block_size >= two31) continue;
+      const SlotInBlock<uint32_t> compact =
+          locate(static_cast<uint32_t>(slot), Divisor<uint32_t>(static_cast<uint32_t>(block_size)));
+      ASSERT_EQ(compact.block, at.block) << slot << " in blocks of " << block_size;
+      ASSERT_EQ(compact.offset, at.offset) << slot << " in blocks of " << block_size;
     }
   }
 }
@@ -193,25 +233,25 @@ RopeCacheParams params_with_positions(const IndexArray& pos, const IndexArray& o
 TYPED_TEST(SlotsTest, PositionWithoutOffset) {
   const std::vector<TypeParam> pos = {0, 41, -1, this->kMin, this->kMax};
   const RopeCacheParams params = params_with_positions(index_array(pos), {}, 42);
-  for (size_t t = 0; t < pos.size(); ++t) EXPECT_EQ(effective_position(params, t), pos[t]);
+  for (size_t t = 0; t < pos.size(); ++t) expect_position(params, static_cast<int64_t>(t), pos[t]);
 }
 
 TEST(Positions, OffsetIsAddedInSixtyFourBits) {
   const std::vector<int32_t> pos = {INT32_MAX, INT32_MIN, -5, 7};
   const std::vector<int32_t> offs = {INT32_MAX, INT32_MIN, 6, -7};
   const RopeCacheParams params = params_with_positions(index_array(pos), index_array(offs), 10);
-  EXPECT_EQ(effective_position(params, 0), 2 * int64_t{INT32_MAX});
-  EXPECT_EQ(effective_position(params, 1), 2 * int64_t{INT32_MIN});
-  EXPECT_EQ(effective_position(params, 2), 1);
-  EXPECT_EQ(effective_position(params, 3), 0);
+  expect_position(params, 0, 2 * int64_t{INT32_MAX});
+  expect_position(params, 1, 2 * int64_t{INT32_MIN});
+  expect_position(params, 2, 1);
+  expect_position(params, 3, 0);
 }
 
 TEST(Positions, MixedTypesAndStrides) {
   const std::vector<int32_t> pos = {3, 99, 4, 99};
   const std::vector<int64_t> offs = {int64_t{1} << 40, 9, 9, -4};
   const RopeCacheParams params = params_with_positions(index_array(pos, 2), index_array(offs, 3), 10);
-  EXPECT_EQ(effective_position(params, 0), (int64_t{1} << 40) + 3);
-  EXPECT_EQ(effective_position(params, 1), 0);
+  expect_position(params, 0, (int64_t{1} << 40) + 3);
+  expect_position(params, 1, 0);
 }
 
 // A sum that leaves 64 bits must not come back into the table from the other side.
@@ -221,8 +261,8 @@ TEST(Positions, OverflowStaysOutOfEveryTable) {
   const std::vector<int64_t> expected = {kMax64, kMin64, kMax64, kMin64, -1, -1, kMin64};
   const RopeCacheParams params = params_with_positions(index_array(pos), index_array(offs), kMax64);
   for (size_t t = 0; t < pos.size(); ++t) {
-    EXPECT_EQ(effective_position(params, t), expected[t]) << pos[t] << " + " << offs[t];
-    EXPECT_FALSE(is_in_table(params, effective_position(params, t))) << pos[t] << " + " << offs[t];
+    expect_position(params, static_cast<int64_t>(t), expected[t]);
+    EXPECT_FALSE(is_in_table(params, expected[t])) << pos[t] << " + " << offs[t];
   }
 }
 

@@ -1,4 +1,4 @@
-"""A call of the operation in a few words: a Case says what is special, build() makes its tensors, verify() judges it."""
+"""A call in a few words: a Case says what is special, build() makes its tensors, verify() judges the call."""
 
 import math
 import random
@@ -16,7 +16,7 @@ from tensors import GUARD, blank, cache_pair, fused_rows, is_flash, place, row_s
 
 @dataclass
 class Case:
-    """The base case is five tokens of 8 query and 2 key heads, bf16, flash layout; every field may be overridden."""
+    """The base case: five tokens of 8 query and 2 key heads, bf16, flash layout. Every field can differ."""
 
     device: str = "cpu"
     num_tokens: int = 5
@@ -102,7 +102,7 @@ class Call:
         return {name: value for name, value in self.arguments.items() if isinstance(value, torch.Tensor)}
 
     def copy(self, device: str | None = None, **changes: Any) -> "Call":
-        """The same call on copies of its tensors: same strides and neighbours, storages shared as they are here."""
+        """The same call on copies of its tensors: same strides and neighbours, storages shared as here."""
         storages: dict[int, torch.Tensor] = {}
         arguments = dict(self.arguments)
         for name, tensor in self.tensors().items():
@@ -173,8 +173,8 @@ def build(case: Case) -> Call:
     chooser = random.Random(case.seed)
     q, k, v = placed_rows(case, random_rows(case, generator))
     key_cache, value_cache = cache_pair(
-        case.layout, case.num_blocks, case.block_size, case.kv_heads, case.head_size, case.v_head_size, case.x,
-        case.cache_dtype, case.device, case.page_padding, case.cache_offset,
+        case.layout, case.num_blocks, case.block_size, case.kv_heads, case.head_size, case.v_head_size,
+        case.x, case.cache_dtype, case.device, case.page_padding, case.cache_offset,
     )  # fmt: skip
 
     pos = case.pos
@@ -185,7 +185,7 @@ def build(case: Case) -> Call:
     if slots is None:
         slots = [num_slots - 1] + chooser.sample(range(num_slots - 1), max(case.num_slots - 1, 0))
         slots = slots[: case.num_slots]
-    unused = next((slot for slot in range(num_slots - 1, -1, -1) if slot not in set(slots)), -1)
+    unused = min(set(range(num_slots)) - set(slots), default=-1)
 
     return Call(
         dict(
@@ -207,7 +207,9 @@ def build(case: Case) -> Call:
             k_out=make_output(case.k_out, k, case.device),
             output_zeros=case.output_zeros,
             zeros_out=make_output(case.zeros_out, q, case.device),
-            swa_slot_mapping=None if case.swa is None else placed_indices(case, case.swa, case.swa_dtype, poison=0),
+            swa_slot_mapping=None
+            if case.swa is None
+            else placed_indices(case, case.swa, case.swa_dtype, poison=0),
             rotary_dim=case.rotary_dim,
             rotary_dim_offset=case.rotary_dim_offset,
             kv_cache_dtype=case.kv_cache_dtype,
@@ -217,7 +219,7 @@ def build(case: Case) -> Call:
 
 
 def verify(case: Case | Call, operation: Callable[..., Any] | None = None) -> Call:
-    """Makes the call and checks all that it did and all that it must not have done. Returns the call, made."""
+    """Makes the call; checks all that it did and all that it must not have done. Returns the call."""
     call = build(case) if isinstance(case, Case) else case
     expected = oracle.expect(call.arguments)
     inputs = {name: bits_of(call.arguments[name]) for name in ("q", "k")}
@@ -235,17 +237,22 @@ def verify(case: Case | Call, operation: Callable[..., Any] | None = None) -> Ca
     return call
 
 
-def check_outputs(call: Call, results: Any, expected: oracle.Expected, inputs: dict[str, Any], memory: Memory) -> None:
+def check_outputs(
+    call: Call, results: Any, expected: oracle.Expected, inputs: dict[str, Any], memory: Memory
+) -> None:
     arguments = call.arguments
     q, k = arguments["q"], arguments["k"]
     has_zeros = arguments["output_zeros"] or arguments["zeros_out"] is not None
     assert isinstance(results, tuple) and len(results) == (5 if has_zeros else 4)
     q_out = check_result("q_out", results[0], arguments["q_out"], (q.shape[0], q.shape[1] * q.shape[2]), q)
     k_out = check_result("k_out", results[1], arguments["k_out"], k.shape, k)
-    for cache, name in zip(results[2:4], ("key_cache", "value_cache")):
+    for cache, name in zip(results[2:4], ("key_cache", "value_cache"), strict=True):
         check_result(name, cache, arguments[name], arguments[name].shape, arguments[name])
 
-    for name, output, rows in (("q_out", q_out.view(q.shape), expected.q_out), ("k_out", k_out, expected.k_out)):
+    for name, output, rows in (
+        ("q_out", q_out.view(q.shape), expected.q_out),
+        ("k_out", k_out, expected.k_out),
+    ):
         compare_rows(name, bits_of(output), output.dtype, rows)
         check_passed_through(name, bits_of(output), inputs[name[0]], rows, expected.replaced_rows)
         memory.allow(output, element_offsets(output))
@@ -261,16 +268,22 @@ def check_outputs(call: Call, results: Any, expected: oracle.Expected, inputs: d
         memory.allow(cache, offsets)
 
 
-def check_result(name: str, result: Any, given: torch.Tensor | None, shape: Sequence[int], like: torch.Tensor) -> Any:
+def check_result(
+    name: str, result: Any, given: torch.Tensor | None, shape: Sequence[int], like: torch.Tensor
+) -> Any:
     assert isinstance(result, torch.Tensor), name
-    assert result.shape == torch.Size(shape), f"{name}: expected shape {tuple(shape)}, got {tuple(result.shape)}"
+    assert result.shape == torch.Size(shape), (
+        f"{name}: expected shape {tuple(shape)}, got {tuple(result.shape)}"
+    )
     assert (result.dtype, result.device) == (like.dtype, like.device), name
     if given is not None:
         assert result.data_ptr() == given.data_ptr(), f"{name}: expected the tensor that was given"
     return result
 
 
-def check_passed_through(name: str, got: Any, given: Any, rows: oracle.Rows, replaced_rows: list[int]) -> None:
+def check_passed_through(
+    name: str, got: Any, given: Any, rows: oracle.Rows, replaced_rows: list[int]
+) -> None:
     """Elements that are not rotated keep their bits, NaN's payload included."""
     kept = ~rows.is_rotated
     kept[replaced_rows] = False
@@ -281,7 +294,8 @@ def check_fault_message(message: str, faults: Sequence[oracle.Fault]) -> None:
     """Names argument, row and value of one of the faults."""
     numbers = set(re.findall(r"-?\d+", message))
     assert any(
-        re.search(rf"\b{fault.argument}\b", message) and {str(fault.row), str(fault.value)} <= numbers for fault in faults
+        re.search(rf"\b{fault.argument}\b", message) and {str(fault.row), str(fault.value)} <= numbers
+        for fault in faults
     ), f"expected one of {faults}, got: {message}"
 
 

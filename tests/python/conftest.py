@@ -1,4 +1,4 @@
-"""Every test of a `device` runs on the CPU and on CUDA; without a CUDA device the CUDA half is skipped, and counted."""
+"""Tests of a `device` run on the CPU and on CUDA; without a CUDA device that half is skipped, and counted."""
 
 import os
 
@@ -14,7 +14,11 @@ settings.register_profile(
     deadline=None,
     derandomize=bool(os.environ.get("CI")),
     database=None if os.environ.get("CI") else settings.default.database,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.filter_too_much,
+    ],
     print_blob=True,
 )
 settings.load_profile("kvrope")

@@ -1,4 +1,4 @@
-"""Raw bits of tensor elements: where each lies in its storage, what it means, how far it is from what it should be."""
+"""Raw bits of elements: where each lies in its storage, what it means, how far it is from right."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def storage_bytes(tensor: torch.Tensor) -> np.ndarray:
 
 
 def element_offsets(tensor: torch.Tensor, index: tuple[np.ndarray, ...] | None = None) -> np.ndarray:
-    """Element offsets into the storage: of the whole tensor, or of the elements at broadcastable index arrays."""
+    """Element offsets into the storage: of the whole tensor, or of elements at broadcastable index arrays."""
     if index is None:
         index = np.ix_(*(np.arange(size) for size in tensor.shape))
     offsets = np.int64(tensor.storage_offset())
@@ -29,7 +29,7 @@ def element_offsets(tensor: torch.Tensor, index: tuple[np.ndarray, ...] | None =
 
 
 def cache_offsets(cache: torch.Tensor, is_key: bool, flash_layout: bool, slots: list[int]) -> np.ndarray:
-    """Element offsets of (slot, head, dim) for a list of slots, by the shapes the contract gives the layouts."""
+    """Element offsets of (slot, head, dim) for a list of slots, by the contract's shapes of the layouts."""
     slot = np.array(slots, dtype=np.int64)[:, None, None]
     if flash_layout:  # (NB, BS, KH, D)
         _, block_size, num_heads, head_size = cache.shape
@@ -63,23 +63,26 @@ def bits_of(tensor: torch.Tensor) -> np.ndarray:
 
 
 def decode(bits: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    if dtype == torch.float32:
-        return bits.view(np.float32).astype(np.float64)
-    if dtype == torch.float16:
-        return bits.view(np.float16).astype(np.float64)
-    assert dtype == torch.bfloat16, dtype
-    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        if dtype == torch.float32:
+            return bits.view(np.float32).astype(np.float64)
+        if dtype == torch.float16:
+            return bits.view(np.float16).astype(np.float64)
+        assert dtype == torch.bfloat16, dtype
+        return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
 def encode(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     """Bits of fp32 values, given as float64, rounded to a 16-bit or 32-bit dtype."""
-    with np.errstate(over="ignore"):
-        rounded = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).to(dtype)
-    return rounded.view(torch.uint8).numpy().view(UINT_OF_SIZE[dtype.itemsize]).reshape(np.shape(values))
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = torch.from_numpy(values.astype(np.float32).reshape(-1)).to(dtype)
+    if values.size == 0:
+        return np.zeros(values.shape, dtype=UINT_OF_SIZE[dtype.itemsize])
+    return rounded.view(torch.uint8).numpy().view(UINT_OF_SIZE[dtype.itemsize]).reshape(values.shape)
 
 
 def ulp(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """The distance of neighbours at a value; 0 for fp32, whose results are held to the rotation error alone."""
+    """The distance of neighbours at a value; 0 for fp32, which is held to the rotation error alone."""
     if dtype == torch.float32:
         return np.zeros_like(values)
     mantissa_bits, smallest_exponent = {torch.float16: (10, -14), torch.bfloat16: (7, -126)}[dtype]
@@ -97,9 +100,13 @@ def fail_at(name: str, wrong: np.ndarray, got: np.ndarray, expected: np.ndarray,
     )
 
 
-def compare_rows(name: str, bits: np.ndarray, dtype: torch.dtype, expected: Rows, kv_cache_dtype: str = "auto") -> None:
+def compare_rows(
+    name: str, bits: np.ndarray, dtype: torch.dtype, expected: Rows, kv_cache_dtype: str = "auto"
+) -> None:
     """Element by element: exact ones to the bit, rotated ones within the tolerance, NaN for NaN."""
-    assert bits.shape == expected.value.shape, f"{name}: expected shape {expected.value.shape}, got {bits.shape}"
+    assert bits.shape == expected.value.shape, (
+        f"{name}: expected shape {expected.value.shape}, got {bits.shape}"
+    )
     if (fp8 := fp8_format(dtype, kv_cache_dtype)) is not None:
         return compare_codes(name, bits, fp8, expected)
     got = decode(bits, dtype)
@@ -138,7 +145,9 @@ class Memory:
             self.owners.setdefault(pointer, []).append(name)
             self.tensors.setdefault(pointer, tensor)
         self.before = {pointer: storage_bytes(tensor) for pointer, tensor in self.tensors.items()}
-        self.may_change = {pointer: np.zeros(bytes_.shape, dtype=bool) for pointer, bytes_ in self.before.items()}
+        self.may_change = {
+            pointer: np.zeros(bytes_.shape, dtype=bool) for pointer, bytes_ in self.before.items()
+        }
 
     def allow(self, tensor: torch.Tensor, offsets: np.ndarray) -> None:
         itemsize = tensor.element_size()
@@ -155,6 +164,7 @@ class Memory:
             if stray.size:
                 at = int(stray[0])
                 raise AssertionError(
-                    f"{stray.size} bytes changed that should not, in the storage of {', '.join(self.owners[pointer])}: "
-                    f"first at byte {at}, expected {self.before[pointer][at]:#x}, got {after[at]:#x}"
+                    f"{stray.size} bytes changed that should not, "
+                    f"in the storage of {', '.join(self.owners[pointer])}: first at byte {at}, "
+                    f"expected {self.before[pointer][at]:#x}, got {after[at]:#x}"
                 )

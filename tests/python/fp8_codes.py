@@ -35,10 +35,12 @@ class Fp8Format:
         return sign * (1 + fraction) * 2.0 ** (exponent - bias)
 
     def encode(self, values: np.ndarray) -> np.ndarray:
-        """Codes of float64 values: nearest, ties to the even code; overflow and infinity saturate; NaN is 0x7f."""
+        """Codes of float64 values: nearest, ties to even; overflow and infinity saturate; NaN is 0x7f."""
         values = np.asarray(values, dtype=np.float64)
         steps = self.values[: self.largest_code + 1]
-        magnitude = np.minimum(np.abs(np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf)), steps[-1])
+        magnitude = np.minimum(
+            np.abs(np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf)), steps[-1]
+        )
         below = np.searchsorted(steps, magnitude, side="right") - 1
         above = np.minimum(below + 1, self.largest_code)
         to_below, to_above = magnitude - steps[below], steps[above] - magnitude

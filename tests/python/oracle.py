@@ -139,7 +139,10 @@ def expect(arguments: Mapping[str, Any]) -> Expected:
     places = [slot_of_row(row, slots, window, num_slots) for row in range(num_kv_rows)]
 
     is_in_table = [0 <= p < table.shape[0] for p in positions]
-    angles = table[[p if ok else 0 for p, ok in zip(positions, is_in_table)]] if table.shape[0] else table
+    angles = np.full((num_tokens, table.shape[1]), np.nan)
+    for row, ok in enumerate(is_in_table):
+        if ok:
+            angles[row] = table[positions[row]]
     q_out = rotate(q, angles, *style)
     k_out = exact_rows(k)  # rows past T are final already
     rotated_k = rotate(k[:num_tokens], angles, *style)

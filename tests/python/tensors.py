@@ -1,4 +1,4 @@
-"""Tensors at chosen strides and offsets inside larger buffers, so that every stray access lands in a guard band."""
+"""Tensors at chosen strides and offsets inside larger buffers: a stray access lands in a guard band."""
 
 import math
 from typing import Sequence
@@ -11,7 +11,7 @@ GUARD = 64  # elements before and after; a multiple of 16 bytes in every dtype, 
 
 
 def packed_strides(shape: Sequence[int], order: Sequence[int] | None = None, padding: int = 0) -> list[int]:
-    """Strides of a dense tensor whose dimensions lie in `order`, outermost first, that one padded by `padding`."""
+    """Strides of a dense tensor whose dimensions lie in `order`, outermost first and padded by `padding`."""
     order = range(len(shape)) if order is None else order
     strides, step = [0] * len(shape), 1
     for dim in reversed(order):
@@ -36,7 +36,11 @@ def blank(
 ) -> torch.Tensor:
     """A tensor of filler bytes inside a buffer that goes on for GUARD elements behind it."""
     strides = packed_strides(shape) if strides is None else strides
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides)) if math.prod(shape) else 0
+    extent = (
+        1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        if math.prod(shape)
+        else 0
+    )
     return buffer(offset + extent + GUARD, dtype, device, fill).as_strided(shape, strides, offset)
 
 
@@ -77,7 +81,8 @@ def row_strides(kind: str, shape: Sequence[int]) -> tuple[list[int], int]:
 
 
 ROW_STRIDES = [
-    "contiguous", "odd_offset", "eight_bytes", "transposed", "dim_stride_2", "dims_outermost", "padded", "odd_padded",
+    "contiguous", "odd_offset", "eight_bytes", "transposed", "dim_stride_2", "dims_outermost", "padded",
+    "odd_padded",
 ]  # fmt: skip
 
 
@@ -109,13 +114,14 @@ def cache_pair(
     page_padding: int = 0,
     offset: int = GUARD,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Canary-filled key and value caches. Layouts of one memory page are named by what the page looks like."""
+    """Canary-filled key and value caches. The packed layouts put both into one page."""
     flash_k = (num_blocks, block_size, num_heads, head_size)
     flash_v = (num_blocks, block_size, num_heads, v_head_size)
     if layout in ("flash", "hnd"):
         order = (0, 1, 2, 3) if layout == "flash" else (0, 2, 1, 3)  # HND: heads outside the block's tokens
         key, value = (
-            blank(shape, dtype, device, packed_strides(shape, order, page_padding), offset) for shape in (flash_k, flash_v)
+            blank(shape, dtype, device, packed_strides(shape, order, page_padding), offset)
+            for shape in (flash_k, flash_v)
         )
         return key, value
     if layout == "packed_pages":  # a page is K of the whole block, then V
@@ -130,7 +136,9 @@ def cache_pair(
         page = block_size * num_heads * both + page_padding
         whole = buffer(offset + num_blocks * page + GUARD, dtype, device)
         strides = [page, num_heads * both, both, 1]
-        return whole.as_strided(flash_k, strides, offset), whole.as_strided(flash_v, strides, offset + head_size)
+        return whole.as_strided(flash_k, strides, offset), whole.as_strided(
+            flash_v, strides, offset + head_size
+        )
     key_shape = (num_blocks, num_heads, head_size // x, block_size, x)
     if layout == "x_split":
         value_shape = (num_blocks, num_heads, v_head_size, block_size)

@@ -44,7 +44,24 @@ def test_fp8_table_is_torchs(fp8, dtype: torch.dtype) -> None:
 
 
 def test_fp8_rounding_by_hand() -> None:
-    values = [447, 448, 449, 464, 465, 1000, -500, 0.0, -0.0, 2**-9, 2**-10, 2**-11, 34, np.nan, np.inf, 3.0e38]
+    values = [
+        447,
+        448,
+        449,
+        464,
+        465,
+        1000,
+        -500,
+        0.0,
+        -0.0,
+        2**-9,
+        2**-10,
+        2**-11,
+        34,
+        np.nan,
+        np.inf,
+        3.0e38,
+    ]
     codes = [0x7E, 0x7E, 0x7E, 0x7E, 0x7E, 0x7E, 0xFE, 0, 0x80, 1, 0, 0, 0x60, 0x7F, 0x7E, 0x7E]
     assert E4M3.encode(np.array(values)).tolist() == codes
     assert E5M2.encode(np.array([57344.0, 57345.0, 61440.0, np.inf, -np.inf])).tolist() == [0x7B] * 4 + [0xFB]
@@ -68,12 +85,16 @@ def rows_of(values: list[float], magnitude: float = 0.0) -> Rows:
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_comparison_of_exact_values(dtype: torch.dtype, got: list[float], expected: list[float], passes: bool) -> None:
+def test_comparison_of_exact_values(
+    dtype: torch.dtype, got: list[float], expected: list[float], passes: bool
+) -> None:
     bits = bits_of(torch.tensor(got).to(dtype).reshape(1, 1, -1))
     if passes:
         compare_rows("out", bits, dtype, rows_of(expected))
     else:
-        with pytest.raises(AssertionError, match=r"out: 1 of 2 elements differ, first at \[0, 0, \d\]: expected"):
+        with pytest.raises(
+            AssertionError, match=r"out: 1 of 2 elements differ, first at \[0, 0, \d\]: expected"
+        ):
             compare_rows("out", bits, dtype, rows_of(expected))
 
 
@@ -188,8 +209,9 @@ def forgets_k_out(**arguments):
 
 
 BROKEN = [
-    does_nothing, one_nan, one_element_off, stray_cache_write, write_before_the_cache, writes_its_input, other_style,
-    rotates_the_cached_value, swaps_scales, turns_the_other_way, token_index_as_position, other_dtype, forgets_k_out,
+    does_nothing, one_nan, one_element_off, stray_cache_write, write_before_the_cache, writes_its_input,
+    other_style, rotates_the_cached_value, swaps_scales, turns_the_other_way, token_index_as_position,
+    other_dtype, forgets_k_out,
 ]  # fmt: skip
 
 

@@ -1,9 +1,9 @@
-"""Positions: read from pos and offs, each of its own integer type, never derived from an index, never trusted."""
+"""Positions: read from pos and offs, each of its own type, never derived from an index, never trusted."""
 
+import kvrope
 import pytest
 import torch
 
-import kvrope
 from cases import Case, build, verify
 from elements import bits_of
 
@@ -17,15 +17,20 @@ def test_integer_types_and_strides(device: str, pos_dtype, offs_dtype, index_str
     offs = None if offs_dtype is None else [3, 0, -5, 200, 1]
     verify(
         Case(
-            device, pos=[5, 6, 7, 8, 9], pos_dtype=pos_dtype, offs=offs and [3, 0, -5, 200, 1],
-            offs_dtype=offs_dtype or torch.int64, index_stride=index_stride,
+            device,
+            pos=[5, 6, 7, 8, 9],
+            pos_dtype=pos_dtype,
+            offs=offs and [3, 0, -5, 200, 1],
+            offs_dtype=offs_dtype or torch.int64,
+            index_stride=index_stride,
         )  # fmt: skip
     )
 
 
 def test_position_width_does_not_change_the_result(device: str) -> None:
     outputs = [
-        bits_of(build(Case(device, num_tokens=4, pos=[5, 6, 7, 8], pos_dtype=dtype)).run()[0]) for dtype in INTEGERS
+        bits_of(build(Case(device, num_tokens=4, pos=[5, 6, 7, 8], pos_dtype=dtype)).run()[0])
+        for dtype in INTEGERS
     ]
     assert (outputs[0] == outputs[1]).all()
 
@@ -89,7 +94,7 @@ OUT_OF_TABLE = {
 @pytest.mark.parametrize("offs_dtype", INTEGERS, ids=str)
 @pytest.mark.parametrize("what", OUT_OF_TABLE, ids=lambda what: what.replace(" ", "_"))
 def test_position_out_of_table(device: str, what: str, pos_dtype, offs_dtype) -> None:
-    """CPU: IndexError and nothing written. CUDA: NaN outputs, row not cached, fault recorded, other rows exact."""
+    """CPU: IndexError, nothing written. CUDA: NaN outputs, not cached, fault recorded, other rows exact."""
     case = Case(
         device, num_tokens=3, table_rows=64, pos_dtype=pos_dtype, offs_dtype=offs_dtype, **OUT_OF_TABLE[what],
         q_out="contiguous", k_out="contiguous", zeros_out="contiguous",
@@ -102,7 +107,9 @@ def test_position_beyond_32_bits(device: str, position: int) -> None:
     verify(with_foreign_rows(Case(device, num_tokens=3, table_rows=64, pos=[5, position, 6])))
 
 
-@pytest.mark.parametrize("pos, offs", [(2**63 - 1, 1), (2**63 - 1, 2**63 - 1), (-(2**63), -1), (-(2**63), -(2**63))])
+@pytest.mark.parametrize(
+    "pos, offs", [(2**63 - 1, 1), (2**63 - 1, 2**63 - 1), (-(2**63), -1), (-(2**63), -(2**63))]
+)
 def test_sum_beyond_64_bits(device: str, pos: int, offs: int) -> None:
     """pos + offs would wrap; the row is out of range whatever number the report gives."""
     call = with_foreign_rows(Case(device, num_tokens=2, table_rows=64, pos=[5, pos], offs=[0, offs]))

@@ -1,4 +1,4 @@
-"""The rotation: styles, tables, head sizes, partial rotary. Every value against the oracle, some spelled out."""
+"""The rotation: styles, tables, head sizes, partial rotary; values against the oracle, some spelled out."""
 
 import numpy as np
 import pytest
@@ -33,20 +33,23 @@ def test_head_sizes(device: str, head_size: int, is_neox: bool) -> None:
 @pytest.mark.parametrize("head_size", [40, 80, 96, 112, 192, 256])
 def test_head_sizes_x_split(device: str, head_size: int, is_neox: bool) -> None:
     verify(Case(device, head_size=head_size, is_neox=is_neox, layout="x_split", x=8))
-    verify(Case(device, head_size=head_size, is_neox=is_neox, layout="x_split", x=8, rotary_dim=head_size // 2))
+    verify(
+        Case(device, head_size=head_size, is_neox=is_neox, layout="x_split", x=8, rotary_dim=head_size // 2)
+    )
 
 
 @pytest.mark.parametrize("full_width", [False, True], ids=["half", "full"])
 @pytest.mark.parametrize("is_neox", [True, False], ids=["neox", "gptj"])
 @pytest.mark.parametrize("rotary_dim, head_size", [(64, 64), (96, 96), (80, 80), (40, 64), (48, 112)])
 def test_each_element_takes_its_own_columns(device, rotary_dim, head_size, is_neox, full_width) -> None:
-    """Cosine column j holds 1000 + j and sine column j 2000 + j; unit vectors then spell out which was used."""
+    """Cosine column j holds 1000 + j, sine column j 2000 + j; unit vectors then spell out which was used."""
     columns = rotary_dim if full_width else rotary_dim // 2
     row = torch.cat((1000.0 + torch.arange(columns), 2000.0 + torch.arange(columns)))
     units = torch.eye(head_size).unsqueeze(1)  # token t holds the unit vector of dim t
     case = Case(
-        device, num_tokens=head_size, q_heads=1, kv_heads=1, head_size=head_size, dtype=torch.float32, q=units, k=units,
-        v=units, table=row.repeat(4, 1), table_rows=4, rotary_dim=rotary_dim, is_neox=is_neox, full_width=full_width,
+        device, num_tokens=head_size, q_heads=1, kv_heads=1, head_size=head_size, dtype=torch.float32,
+        q=units, k=units, v=units, table=row.repeat(4, 1), table_rows=4, rotary_dim=rotary_dim,
+        is_neox=is_neox, full_width=full_width,
     )  # fmt: skip
     call = verify(case)
     q_out = call.run()[0].cpu()
@@ -76,7 +79,9 @@ def test_direction_of_the_rotation(device: str) -> None:
     angle = torch.tensor(0.5)
     table = torch.stack((angle.cos(), angle.sin())).reshape(1, 2)
     q = torch.tensor([1.0, 0.0]).repeat(1, 8, 1)
-    call = verify(Case(device, num_tokens=1, head_size=2, q=q, pos=[0], table=table, table_rows=1, dtype=torch.float32))
+    call = verify(
+        Case(device, num_tokens=1, head_size=2, q=q, pos=[0], table=table, table_rows=1, dtype=torch.float32)
+    )
     assert torch.equal(call.run()[0].view(8, 2)[0].cpu(), table[0])
 
 
@@ -84,13 +89,30 @@ def test_direction_of_the_rotation(device: str) -> None:
 @pytest.mark.parametrize("full_width", [False, True], ids=["half", "full"])
 @pytest.mark.parametrize(
     "rotary_dim, offset",
-    [(2, 0), (2, 126), (64, 0), (64, 64), (64, 1), (64, 31), (32, 96), (48, 16), (126, 1), (126, 2), (30, 7), (128, 0)],
+    [
+        (2, 0),
+        (2, 126),
+        (64, 0),
+        (64, 64),
+        (64, 1),
+        (64, 31),
+        (32, 96),
+        (48, 16),
+        (126, 1),
+        (126, 2),
+        (30, 7),
+        (128, 0),
+    ],
 )
 def test_partial_rotary(device: str, rotary_dim: int, offset: int, full_width: bool, is_neox: bool) -> None:
     """The rotated part at any offset, odd ones too; verify() wants the other dims bit-identical."""
     verify(
         Case(
-            device, head_size=128, rotary_dim=rotary_dim, rotary_dim_offset=offset, is_neox=is_neox,
+            device,
+            head_size=128,
+            rotary_dim=rotary_dim,
+            rotary_dim_offset=offset,
+            is_neox=is_neox,
             full_width=full_width,
         )  # fmt: skip
     )
@@ -104,7 +126,9 @@ def test_dims_outside_the_rotated_part_keep_their_bits(device: str, dtype: torch
     bits = {2: torch.int16, 4: torch.int32}[dtype.itemsize]
     payload = {torch.float16: 0x7E01, torch.bfloat16: 0x7FA1, torch.float32: 0x7FA00001}[dtype]
     rows.view(bits)[..., 0] = payload
-    case = Case(device, q=rows, k=rows[:, :2], v=rows[:, :2], dtype=dtype, rotary_dim=32, rotary_dim_offset=20)
+    case = Case(
+        device, q=rows, k=rows[:, :2], v=rows[:, :2], dtype=dtype, rotary_dim=32, rotary_dim_offset=20
+    )
     verify(case)
 
 
@@ -114,7 +138,12 @@ def test_dims_outside_the_rotated_part_keep_their_bits(device: str, dtype: torch
 def test_last_table_row_is_the_last_read(device: str, table_dtype, head_size: int, is_neox: bool) -> None:
     """The row behind the table's last one is NaN, and so are the gaps between rows in the second call."""
     case = dict(
-        table_rows=64, pos=[63] * 5, table_dtype=table_dtype, head_size=head_size, is_neox=is_neox, full_width=False
+        table_rows=64,
+        pos=[63] * 5,
+        table_dtype=table_dtype,
+        head_size=head_size,
+        is_neox=is_neox,
+        full_width=False,
     )
     verify(Case(device, **case))
     verify(Case(device, **case, table_padding=head_size))
@@ -127,7 +156,10 @@ def test_table_row_stride_and_alignment(device: str, table_padding: int, table_o
         for full_width in (False, True):
             verify(
                 Case(
-                    device, table_padding=table_padding, table_offset=table_offset, table_dtype=table_dtype,
+                    device,
+                    table_padding=table_padding,
+                    table_offset=table_offset,
+                    table_dtype=table_dtype,
                     full_width=full_width,
                 )  # fmt: skip
             )
@@ -150,7 +182,9 @@ def test_table_of_one_repeated_row(device: str) -> None:
     verify(call)
 
 
-@pytest.mark.parametrize("q_heads, kv_heads", [(1, 1), (8, 8), (8, 2), (8, 1), (7, 1), (9, 3), (128, 1), (40, 40)])
+@pytest.mark.parametrize(
+    "q_heads, kv_heads", [(1, 1), (8, 8), (8, 2), (8, 1), (7, 1), (9, 3), (128, 1), (40, 40)]
+)
 def test_head_counts(device: str, q_heads: int, kv_heads: int) -> None:
     verify(Case(device, q_heads=q_heads, kv_heads=kv_heads))
 
@@ -170,7 +204,7 @@ def test_extreme_values(device: str) -> None:
 
 
 def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """a * b + c of fp32 arrays, rounded once. The product is exact in float64; the sum is rounded to odd there."""
+    """a * b + c of fp32 arrays, rounded once: in float64 the product is exact, the sum rounded to odd."""
     product, addend = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
     total = product + addend
     part = total - product
@@ -184,7 +218,7 @@ def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("strides", ["contiguous", "odd_offset", "dim_stride_2"])
 @pytest.mark.parametrize("is_neox", [True, False], ids=["neox", "gptj"])
 def test_order_of_roundings(device: str, is_neox: bool, strides: str) -> None:
-    """a' = fma(a, cos, -(b sin)), b' = fma(b, cos, a sin): the same bits on every device and in every path."""
+    """a' = fma(a, cos, -(b sin)), b' = fma(b, cos, a sin): the same bits on every device, in every path."""
     case = Case(device, num_tokens=64, dtype=torch.float32, is_neox=is_neox, strides=strides)
     call = build(case)
     q, table = call.arguments["q"].cpu().numpy(), call.arguments["cos_sin"].cpu().numpy()
@@ -192,6 +226,8 @@ def test_order_of_roundings(device: str, is_neox: bool, strides: str) -> None:
     cos, sin = angles[..., :32], angles[..., 32:]
     a, b = (q[..., :32], q[..., 32:]) if is_neox else (q[..., ::2], q[..., 1::2])
     first, second = fma(a, cos, -(b * sin)), fma(b, cos, a * sin)
-    expected = np.concatenate((first, second), -1) if is_neox else np.stack((first, second), -1).reshape(q.shape)
+    expected = (
+        np.concatenate((first, second), -1) if is_neox else np.stack((first, second), -1).reshape(q.shape)
+    )
     q_out = call.run()[0].view(q.shape)
     assert np.array_equal(bits_of(q_out), expected.view(np.uint32))

@@ -1,4 +1,4 @@
-"""Slots: padding, short mappings, window tables, numbers that fit no cache. Untouched bytes are compared by verify()."""
+"""Slots: padding, short mappings, window tables, numbers that fit no cache. verify() compares untouched bytes."""
 
 import itertools
 
@@ -46,7 +46,9 @@ def test_kv_only_rows_without_queries(device: str) -> None:
 
 
 def test_kv_only_rows_to_fp8(device: str) -> None:
-    verify(Case(device, num_tokens=1, num_kv_rows=6, cache_dtype=torch.float8_e4m3fn, k_scale=0.5, v_scale=3.0))
+    verify(
+        Case(device, num_tokens=1, num_kv_rows=6, cache_dtype=torch.float8_e4m3fn, k_scale=0.5, v_scale=3.0)
+    )
 
 
 NEGATIVE = {
@@ -111,7 +113,12 @@ def test_window_table(device: str, index_stride: int, swa_dtype, slot_dtype) -> 
     table[900], table[5], table[1023] = 3, 20, 127
     verify(
         Case(
-            device, num_tokens=6, slots=[900, -1, 5, 7, 1023], slot_dtype=slot_dtype, swa=table, swa_dtype=swa_dtype,
+            device,
+            num_tokens=6,
+            slots=[900, -1, 5, 7, 1023],
+            slot_dtype=slot_dtype,
+            swa=table,
+            swa_dtype=swa_dtype,
             index_stride=index_stride,
         )  # fmt: skip
     )
@@ -147,9 +154,19 @@ def test_every_feature_with_the_window_table(device: str, layout: str) -> None:
     ):
         verify(
             Case(
-                device, num_tokens=2, num_blocks=2, layout=layout, cache_dtype=cache_dtype, is_neox=is_neox,
-                slots=[900, 5], swa=table, pos=[9, 200], offs=[1, -4] if has_offs else None, k_scale=0.5,
-                v_scale=2.0, output_zeros=zeros,
+                device,
+                num_tokens=2,
+                num_blocks=2,
+                layout=layout,
+                cache_dtype=cache_dtype,
+                is_neox=is_neox,
+                slots=[900, 5],
+                swa=table,
+                pos=[9, 200],
+                offs=[1, -4] if has_offs else None,
+                k_scale=0.5,
+                v_scale=2.0,
+                output_zeros=zeros,
             )  # fmt: skip
         )
 
@@ -167,5 +184,5 @@ def test_two_rows_with_one_slot(device: str, layout: str) -> None:
             offsets = cache_offsets(cache, name == "key_cache", layout == "flash", [77, 5])[:, :, 2:]
             values = bits_at(storage_bytes(cache), cache.element_size(), offsets).reshape(2, -1)
             allowed = call.arguments["v"][:, 0, 5].view(torch.int16).cpu().numpy().view("uint16")
-            for row, candidates in zip(values, (allowed[:16], allowed[16:])):
+            for row, candidates in zip(values, (allowed[:16], allowed[16:]), strict=True):
                 assert len(set(row)) == 1 and row[0] in candidates

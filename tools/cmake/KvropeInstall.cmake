@@ -2,7 +2,8 @@
 include(CMakePackageConfigHelpers)
 
 set(kvrope_libraries kvrope_cache_ops kvrope_torch)
-set_target_properties(${kvrope_libraries} PROPERTIES INSTALL_RPATH "$ORIGIN")
+set_target_properties(${kvrope_libraries} PROPERTIES INSTALL_RPATH
+  "$ORIGIN;${KVROPE_TORCH_LIB_DIR};${CUDAToolkit_LIBRARY_DIR}")
 install(TARGETS kvrope_kernels kvrope_cache_ops EXPORT kvropeTargets LIBRARY DESTINATION lib ARCHIVE DESTINATION lib)
 install(TARGETS kvrope_torch LIBRARY DESTINATION lib)
 install(FILES cache_ops/arguments.h cache_ops/fault.h DESTINATION include/kvrope)
@@ -14,7 +15,7 @@ configure_package_config_file(tools/cmake/kvropeConfig.cmake.in ${CMAKE_CURRENT_
   INSTALL_DESTINATION lib/cmake/kvrope)
 write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/kvropeConfigVersion.cmake COMPATIBILITY SameMajorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/kvropeConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/kvropeConfigVersion.cmake
-  DESTINATION lib/cmake/kvrope)
+  tools/cmake/KvropeTorchWithoutToolkit.cmake DESTINATION lib/cmake/kvrope)
 
 if(KVROPE_BUILD_PYTHON)
   set_target_properties(_C PROPERTIES INSTALL_RPATH "$ORIGIN/lib")

@@ -1,9 +1,16 @@
 # Finds Python, its torch and, where wanted, the CUDA toolkit. Sets KVROPE_WITH_CUDA and imports target `torch`.
 
 find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)
-execute_process(
-  COMMAND ${Python_EXECUTABLE} -c "import torch; print(torch.utils.cmake_prefix_path, torch.version.cuda or '', sep=';')"
-  OUTPUT_VARIABLE torch_facts OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_VARIABLE torch_error RESULT_VARIABLE torch_result)
+# pip's build isolation hides the environment's torch by way of PYTHONPATH: -E looks past it.
+foreach(flags "" "-E")
+  execute_process(
+    COMMAND ${Python_EXECUTABLE} ${flags}
+      -c "import torch; print(torch.utils.cmake_prefix_path, torch.version.cuda or '', sep=';')"
+    OUTPUT_VARIABLE torch_facts OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_VARIABLE torch_error RESULT_VARIABLE torch_result)
+  if(torch_result EQUAL 0)
+    break()
+  endif()
+endforeach()
 if(NOT torch_result EQUAL 0)
   message(FATAL_ERROR "kvrope builds against the torch of ${Python_EXECUTABLE}, which does not import one.\n"
     "Install torch there first, then `pip install --no-build-isolation .`\n${torch_error}")
@@ -44,16 +51,9 @@ if(NOT KVROPE_WITH_CUDA AND NOT torch_cuda STREQUAL "")
   set(kvrope_torch_without_toolkit ON)
 endif()
 if(kvrope_torch_without_toolkit)
-  # A CUDA torch, but no toolkit: TorchConfig.cmake would refuse. The CPU libraries are all we need.
   cmake_path(GET torch_prefix PARENT_PATH torch_share)
-  cmake_path(GET torch_share PARENT_PATH torch_root)
-  set(TORCH_LIBRARIES torch_cpu_only)
-  add_library(torch_cpu_only INTERFACE)
-  target_include_directories(torch_cpu_only SYSTEM INTERFACE
-    ${torch_root}/include ${torch_root}/include/torch/csrc/api/include)
-  target_link_libraries(torch_cpu_only INTERFACE
-    -L${torch_root}/lib -Wl,--no-as-needed ${torch_root}/lib/libtorch_cpu.so ${torch_root}/lib/libc10.so -Wl,--as-needed)
-  set(TORCH_INSTALL_PREFIX ${torch_root})
+  cmake_path(GET torch_share PARENT_PATH TORCH_INSTALL_PREFIX)
+  include(KvropeTorchWithoutToolkit)
 else()
   set(TORCH_CUDA_ARCH_LIST 9.0)  # any: it keeps torch from running a program to ask the GPU
   find_package(Torch REQUIRED)

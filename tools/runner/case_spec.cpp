@@ -16,11 +16,14 @@ int64_t CaseSpec::tokens() const {
   return kDefaultTokens;
 }
 
-int64_t CaseSpec::kv_rows() const { return num_kv_rows.value_or(tokens()); }
+int64_t CaseSpec::kv_rows() const {
+  return num_kv_rows.value_or(tokens());
+}
 
 int64_t CaseSpec::slots_length() const {
   if (num_slots) return *num_slots;
-  if (slots.chosen() == SlotsSpec::Pattern::explicit_values) return static_cast<int64_t>(slots.values->size());
+  if (slots.chosen() == SlotsSpec::Pattern::explicit_values)
+    return static_cast<int64_t>(slots.values->size());
   return tokens();
 }
 
@@ -32,11 +35,14 @@ int64_t CaseSpec::table_width() const {
 
 NumberFormat CaseSpec::cache_format() const {
   switch (kv_cache_dtype) {
-    case CacheDType::same: return dtype;
+    case CacheDType::same:
+      return dtype;
     case CacheDType::fp8_e4m3:
-    case CacheDType::fp8_e4m3_in_uint8: return NumberFormat::fp8_e4m3;
+    case CacheDType::fp8_e4m3_in_uint8:
+      return NumberFormat::fp8_e4m3;
     case CacheDType::fp8_e5m2:
-    case CacheDType::fp8_e5m2_in_uint8: return NumberFormat::fp8_e5m2;
+    case CacheDType::fp8_e5m2_in_uint8:
+      return NumberFormat::fp8_e5m2;
   }
   return dtype;
 }

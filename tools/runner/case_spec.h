@@ -1,5 +1,5 @@
-// One case of a case file: what the call is made of. The members are the keys of the file; what a case leaves out has
-// the value given here, or is worked out where it is used (empty optionals).
+// One case of a case file: what the call is made of. The members are the keys of the file; what a case leaves
+// out has the value given here, or is worked out where it is used (empty optionals).
 #pragma once
 
 #include <cstdint>
@@ -21,17 +21,18 @@ struct RopeScaling {
   enum class Type { none, linear, llama3, yarn };
   Type type = Type::none;
   double factor = 1;
-  double low_freq_factor = 1, high_freq_factor = 4;           // llama3
-  double beta_fast = 32, beta_slow = 1;                       // yarn
-  std::optional<double> attention_factor;                     // yarn
-  std::optional<double> original_max_position_embeddings;     // llama3 and yarn
-  bool truncate = true;                                       // yarn
+  double low_freq_factor = 1, high_freq_factor = 4;        // llama3
+  double beta_fast = 32, beta_slow = 1;                    // yarn
+  std::optional<double> attention_factor;                  // yarn
+  std::optional<double> original_max_position_embeddings;  // llama3 and yarn
+  bool truncate = true;                                    // yarn
 };
 
 struct TableSpec {
   enum class Width { half, full };
-  std::variant<Width, int64_t> width = Width::half;  // a number of columns may be one that the operation refuses
-  std::optional<int64_t> rows;                       // P; by default all positions of the case fit
+  std::variant<Width, int64_t> width =
+      Width::half;              // a number of columns may be one that the operation refuses
+  std::optional<int64_t> rows;  // P; by default all positions of the case fit
   double base = 10000;
   RopeScaling scaling;
 };
@@ -43,17 +44,23 @@ struct Request {
 
 struct OffsetsSpec {
   enum class Pattern { constant, random, explicit_values };
-  Pattern pattern = Pattern::constant;
-  int64_t value = 0;                         // constant
-  int64_t limit = 16;                        // random: drawn from 0 .. limit - 1
+  std::optional<Pattern> pattern;
+  std::optional<int64_t> value;  // constant: 0
+  std::optional<int64_t> limit;  // random: drawn from 0 .. limit - 1; 16
   std::optional<std::vector<int64_t>> values;
   IndexDType dtype = IndexDType::int64;
+
+  Pattern chosen() const {
+    if (pattern) return *pattern;
+    if (limit) return Pattern::random;
+    return values ? Pattern::explicit_values : Pattern::constant;
+  }
 };
 
 struct PositionsSpec {
   enum class Pattern { contiguous, requests, random, explicit_values };
   std::optional<Pattern> pattern;  // by default what the other keys say, else contiguous
-  int64_t start = 0;               // contiguous
+  std::optional<int64_t> start;    // contiguous: 0
   std::optional<std::vector<Request>> requests;
   std::optional<std::vector<int64_t>> values;
   IndexDType dtype = IndexDType::int64;
@@ -67,8 +74,9 @@ struct PositionsSpec {
 };
 
 struct WindowSpec {
-  std::optional<int64_t> window;  // tokens of a request that are more than this behind its newest are evicted
-  double evicted = 0;             // fraction of the rows that are evicted besides
+  std::optional<int64_t>
+      window;  // tokens of a request that are this many or more behind its newest are evicted
+  std::optional<double> evicted;               // fraction of the rows that are evicted besides
   std::optional<std::vector<int64_t>> values;  // the table itself
   IndexDType dtype = IndexDType::int32;
 };
@@ -76,7 +84,7 @@ struct WindowSpec {
 struct SlotsSpec {
   enum class Pattern { sequential, blocks, random, explicit_values };
   std::optional<Pattern> pattern;
-  int64_t start = 0;  // sequential
+  std::optional<int64_t> start;  // sequential: 0
   std::optional<std::vector<int64_t>> values;
   std::variant<double, std::vector<int64_t>> padding = 0.0;  // fraction of the rows, or the rows
   IndexDType dtype = IndexDType::int64;
@@ -152,12 +160,12 @@ struct CaseSpec {
   int64_t seed = 0;
 
   // Worked out from the file's keys.
-  std::string name;     // id and the swept values
+  std::string name;  // id and the swept values
   std::string file;
   std::string pointer;  // of the case in the file
 
-  int64_t tokens() const;   // T
-  int64_t kv_rows() const;  // Tk
+  int64_t tokens() const;        // T
+  int64_t kv_rows() const;       // Tk
   int64_t slots_length() const;  // T_slot
   int64_t value_dim() const { return v_head_dim.value_or(head_dim); }
   int64_t rotated_dims() const { return rotary_dim.value_or(head_dim); }

@@ -6,21 +6,30 @@
 namespace kvrope::regress {
 namespace {
 
-// Follows the parser through the document to find keys that are given twice, which the parser itself would drop.
+// Follows the parser through the document to find keys that are given twice, which the parser itself would
+// drop.
 class DuplicateKeys {
  public:
   bool operator()(int, Json::parse_event_t event, const Json& parsed) {
     using Event = Json::parse_event_t;
     switch (event) {
-      case Event::object_start: levels_.push_back({true, 0, "", {}}); break;
-      case Event::array_start: levels_.push_back({false, 0, "", {}}); break;
-      case Event::key: see_key(parsed.get<std::string>()); break;
+      case Event::object_start:
+        levels_.push_back({true, 0, "", {}});
+        break;
+      case Event::array_start:
+        levels_.push_back({false, 0, "", {}});
+        break;
+      case Event::key:
+        see_key(parsed.get<std::string>());
+        break;
       case Event::object_end:
       case Event::array_end:
         levels_.pop_back();
         pass_element();
         break;
-      case Event::value: pass_element(); break;
+      case Event::value:
+        pass_element();
+        break;
     }
     return true;
   }

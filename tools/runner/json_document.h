@@ -1,4 +1,5 @@
-// A JSON text whose objects keep the order of their keys, and the error every part of the case-file reader throws.
+// A JSON text whose objects keep the order of their keys, and the error every part of the case-file reader
+// throws.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,8 +11,8 @@ namespace kvrope::regress {
 
 using Json = nlohmann::ordered_json;
 
-// Something is wrong with a case file. `pointer` is a JSON pointer (RFC 6901) that ends in the offending key; it is
-// empty where the whole document is meant.
+// Something is wrong with a case file. `pointer` is a JSON pointer (RFC 6901) that ends in the offending key;
+// it is empty where the whole document is meant.
 struct FileError : std::runtime_error {
   FileError(std::string where, std::string complaint)
       : std::runtime_error(where.empty() ? complaint : where + ": " + complaint),

@@ -18,11 +18,16 @@ struct FormatBits {
 
 FormatBits bits_of(NumberFormat format) {
   switch (format) {
-    case NumberFormat::fp16: return {5, 10, 15, true};
-    case NumberFormat::bf16: return {8, 7, 127, true};
-    case NumberFormat::fp32: return {8, 23, 127, true};
-    case NumberFormat::fp8_e4m3: return {4, 3, 7, false};
-    case NumberFormat::fp8_e5m2: return {5, 2, 15, true};
+    case NumberFormat::fp16:
+      return {5, 10, 15, true};
+    case NumberFormat::bf16:
+      return {8, 7, 127, true};
+    case NumberFormat::fp32:
+      return {8, 23, 127, true};
+    case NumberFormat::fp8_e4m3:
+      return {4, 3, 7, false};
+    case NumberFormat::fp8_e5m2:
+      return {5, 2, 15, true};
   }
   return {};
 }
@@ -59,7 +64,8 @@ uint32_t encode_fp8(NumberFormat format, double value) {
   if (std::isnan(value)) return sign | 0x7f;
   double magnitude = std::fabs(value);
   if (magnitude >= values.back()) return sign | static_cast<uint32_t>(values.size() - 1);
-  auto above = static_cast<uint32_t>(std::upper_bound(values.begin(), values.end(), magnitude) - values.begin());
+  auto above =
+      static_cast<uint32_t>(std::upper_bound(values.begin(), values.end(), magnitude) - values.begin());
   uint32_t below = above - 1;
   double to_below = magnitude - values[below], to_above = values[above] - magnitude;
   bool take_below = to_below < to_above || (to_below == to_above && below % 2 == 0);
@@ -72,8 +78,9 @@ uint32_t encode_16_bit(NumberFormat format, double value) {
   uint32_t infinity = ((1u << fields.exponent) - 1) << fields.fraction;
   if (std::isnan(value)) return sign | infinity | (1u << (fields.fraction - 1));
   if (std::fabs(value) >= std::ldexp(1.0, fields.bias + 1)) return sign | infinity;
-  // Codes of one sign are in the order of their values: the code is a count of spacings from the start of the binade
-  // (of zero, for the subnormals). Rounding up to the next binade or to infinity is the same count one higher.
+  // Codes of one sign are in the order of their values: the code is a count of spacings from the start of the
+  // binade (of zero, for the subnormals). Rounding up to the next binade or to infinity is the same count one
+  // higher.
   double spacing = ulp(format, value);
   auto count = static_cast<uint32_t>(std::nearbyint(std::fabs(value) / spacing));
   int smallest_exponent = 1 - fields.bias - fields.fraction;
@@ -83,7 +90,8 @@ uint32_t encode_16_bit(NumberFormat format, double value) {
 
 std::vector<double> all_fp16_values() {
   std::vector<double> values(0x10000);
-  for (uint32_t bits = 0; bits < 0x10000; ++bits) values[bits] = decode_fields(bits_of(NumberFormat::fp16), bits);
+  for (uint32_t bits = 0; bits < 0x10000; ++bits)
+    values[bits] = decode_fields(bits_of(NumberFormat::fp16), bits);
   return values;
 }
 
@@ -92,23 +100,33 @@ std::vector<double> all_fp16_values() {
 int bytes_of(NumberFormat format) {
   switch (format) {
     case NumberFormat::fp16:
-    case NumberFormat::bf16: return 2;
-    case NumberFormat::fp32: return 4;
+    case NumberFormat::bf16:
+      return 2;
+    case NumberFormat::fp32:
+      return 4;
     case NumberFormat::fp8_e4m3:
-    case NumberFormat::fp8_e5m2: return 1;
+    case NumberFormat::fp8_e5m2:
+      return 1;
   }
   return 0;
 }
 
-bool is_fp8(NumberFormat format) { return bytes_of(format) == 1; }
+bool is_fp8(NumberFormat format) {
+  return bytes_of(format) == 1;
+}
 
 const char* name_of(NumberFormat format) {
   switch (format) {
-    case NumberFormat::fp16: return "fp16";
-    case NumberFormat::bf16: return "bf16";
-    case NumberFormat::fp32: return "fp32";
-    case NumberFormat::fp8_e4m3: return "fp8_e4m3";
-    case NumberFormat::fp8_e5m2: return "fp8_e5m2";
+    case NumberFormat::fp16:
+      return "fp16";
+    case NumberFormat::bf16:
+      return "bf16";
+    case NumberFormat::fp32:
+      return "fp32";
+    case NumberFormat::fp8_e4m3:
+      return "fp8_e4m3";
+    case NumberFormat::fp8_e5m2:
+      return "fp8_e5m2";
   }
   return "";
 }
@@ -125,7 +143,8 @@ double decode(NumberFormat format, uint32_t bits) {
 
 uint32_t encode(NumberFormat format, double value) {
   if (is_fp8(format)) return encode_fp8(format, value);
-  if (format == NumberFormat::fp32) return std::bit_cast<uint32_t>(static_cast<float>(limit_to_fp32_range(value)));
+  if (format == NumberFormat::fp32)
+    return std::bit_cast<uint32_t>(static_cast<float>(limit_to_fp32_range(value)));
   return encode_16_bit(format, value);
 }
 

@@ -49,7 +49,8 @@ const Json* ObjectReader::find(const std::string& key) const {
 
 void ObjectReader::reject(const std::string& key, const std::string& expected) const {
   const Json* value = find(key);
-  throw FileError(pointer_to(key), "must be " + expected + (value ? ", got " + shown(*value) : ", is missing"));
+  throw FileError(pointer_to(key),
+                  "must be " + expected + (value ? ", got " + shown(*value) : ", is missing"));
 }
 
 int64_t ObjectReader::to_integer(const std::string& key, const Json& value, int64_t low, int64_t high) const {

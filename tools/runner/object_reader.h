@@ -1,5 +1,6 @@
-// Typed, range-checked reading of the keys of one JSON object. Every complaint is a FileError whose pointer ends in
-// the key; a key that is absent leaves its target as it is, which is how later layers of a case override earlier ones.
+// Typed, range-checked reading of the keys of one JSON object. Every complaint is a FileError whose pointer
+// ends in the key; a key that is absent leaves its target as it is, which is how later layers of a case
+// override earlier ones.
 #pragma once
 
 #include <cmath>
@@ -48,7 +49,8 @@ class ObjectReader {
   void texts(const std::string& key, std::vector<std::string>& target) const;
 
   template <class Enum, class Target>
-  void choice(const std::string& key, const std::vector<std::pair<std::string, Enum>>& names, Target& target) const {
+  void choice(const std::string& key, const std::vector<std::pair<std::string, Enum>>& names,
+              Target& target) const {
     const Json* value = find(key);
     if (!value) return;
     std::string expected;
@@ -63,12 +65,14 @@ class ObjectReader {
   }
 
   // The object under `key`, or nothing when the key is absent.
-  std::optional<ObjectReader> object(const std::string& key, const std::vector<std::string>& known_keys) const;
+  std::optional<ObjectReader> object(const std::string& key,
+                                     const std::vector<std::string>& known_keys) const;
 
  private:
   int64_t to_integer(const std::string& key, const Json& value, int64_t low, int64_t high) const;
   double to_number(const std::string& key, const Json& value, double low) const;
-  std::vector<int64_t> to_integers(const std::string& key, const Json& value, int64_t low, int64_t high) const;
+  std::vector<int64_t> to_integers(const std::string& key, const Json& value, int64_t low,
+                                   int64_t high) const;
   std::vector<double> to_numbers(const std::string& key, const Json& value) const;
 
   const Json* object_;

@@ -1,5 +1,5 @@
 // Rotates one row of q and of k with plain CUDA pointers; without a GPU only the call with no rows is made.
-#include <cuda_runtime_api.h>
+#include <cuda_runtime.h>
 #include <kvrope/kernels/rope_cache.h>
 
 #include <cstdio>

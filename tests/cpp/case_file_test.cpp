@@ -1,0 +1,149 @@
+// Case files: precedence, sweeps and names, and the error of every kind of mistake.
+#include "runner/case_file.h"
+
+#include <gtest/gtest.h>
+
+#include "runner/json_document.h"
+
+namespace kvrope::regress {
+namespace {
+
+std::vector<CaseSpec> parse(const std::string& members) {
+  return parse_case_file(R"({"schema_version": 1, )" + members + "}", "test.json");
+}
+
+std::vector<std::string> names(const std::vector<CaseSpec>& cases) {
+  std::vector<std::string> result;
+  for (const CaseSpec& spec : cases) result.push_back(spec.name);
+  return result;
+}
+
+std::string error_of(const std::string& members) {
+  try {
+    parse(members);
+  } catch (const FileError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string case_error(const std::string& keys) {
+  return error_of(R"("cases": [{"id": "a", )" + keys + "}]");
+}
+
+TEST(CaseFile, LaterLayersWin) {
+  auto cases = parse(R"("defaults": {"num_tokens": 1, "q_heads": 16, "head_dim": 128, "block_size": 32},
+                        "sweep": {"head_dim": [80]},
+                        "cases": [{"id": "a"}, {"id": "b", "q_heads": 4, "head_dim": 64, "sweep": {"num_tokens": [7]}}])");
+  ASSERT_EQ(cases.size(), 2u);
+  EXPECT_EQ(cases[0].tokens(), 1);
+  EXPECT_EQ(cases[0].q_heads, 16);
+  EXPECT_EQ(cases[0].head_dim, 80);
+  EXPECT_EQ(cases[1].tokens(), 7);
+  EXPECT_EQ(cases[1].q_heads, 4);
+  EXPECT_EQ(cases[1].head_dim, 80);
+  EXPECT_EQ(cases[1].block_size, 32);
+}
+
+TEST(CaseFile, NamesHaveTheSweptValuesInTheFilesOrder) {
+  auto cases = parse(R"("sweep": {"num_tokens": [7, 8]},
+                        "cases": [{"id": "a", "sweep": {"style": ["neox", "gptj"], "table.width": ["full"]}}])");
+  EXPECT_EQ(names(cases),
+            (std::vector<std::string>{
+                "a/num_tokens=7/style=neox/table.width=full", "a/num_tokens=7/style=gptj/table.width=full",
+                "a/num_tokens=8/style=neox/table.width=full", "a/num_tokens=8/style=gptj/table.width=full"}));
+  EXPECT_TRUE(cases[0].is_neox);
+  EXPECT_FALSE(cases[1].is_neox);
+  EXPECT_EQ(cases[0].table_width(), 128);
+}
+
+TEST(CaseFile, ACasesListReplacesTheFiles) {
+  auto cases =
+      parse(R"("sweep": {"num_tokens": [7, 8]}, "cases": [{"id": "a", "sweep": {"num_tokens": [3]}}])");
+  EXPECT_EQ(names(cases), std::vector<std::string>{"a/num_tokens=3"});
+}
+
+TEST(CaseFile, ObjectsOverrideKeyByKeyAndAPatternStartsAfresh) {
+  auto cases =
+      parse(R"("defaults": {"positions": {"values": [4, 5], "dtype": "int32"}, "table": {"base": 5e5}},
+                        "cases": [{"id": "a"}, {"id": "b", "num_tokens": 3, "positions": {"pattern": "random"},
+                                                "table": {"width": "full"}}])");
+  EXPECT_EQ(cases[0].tokens(), 2);
+  EXPECT_EQ(cases[1].tokens(), 3);
+  EXPECT_FALSE(cases[1].positions.values.has_value());
+  EXPECT_EQ(cases[1].positions.dtype, IndexDType::int32);
+  EXPECT_EQ(cases[1].table.base, 5e5);
+}
+
+TEST(CaseFile, RequestsGiveTheTokens) {
+  auto cases = parse(
+      R"("cases": [{"id": "a", "positions": {"requests": [{"start": 9, "length": 3}, {"length": 2}]}}])");
+  EXPECT_EQ(cases[0].tokens(), 5);
+  EXPECT_EQ(cases[0].kv_rows(), 5);
+  EXPECT_EQ(cases[0].slots_length(), 5);
+}
+
+TEST(CaseFileErrors, PointerEndsInTheOffendingKey) {
+  EXPECT_EQ(error_of(R"("cases": [{"id": "a"}, {"id": "b"}, {"id": "c"}, {"id": "d", "block_size": "16"}])"),
+            R"(/cases/3/block_size: must be a positive integer, got "16")");
+  EXPECT_EQ(error_of(R"("defaults": {"block_size": 0}, "cases": [{"id": "a"}])"),
+            "/defaults/block_size: must be a positive integer, got 0");
+  EXPECT_EQ(error_of(R"("sweep": {"block_size": [1, 16.5]}, "cases": [{"id": "a"}])"),
+            "/sweep/block_size: must be a positive integer, got 16.5");
+  EXPECT_EQ(error_of(R"("cases": [{"id": "a", "sweep": {"table.width": ["half", "wide"]}}])").substr(0, 33),
+            "/cases/0/sweep/table.width: must ");
+  EXPECT_EQ(case_error(R"("positions": {"requests": [{"length": 1}, {"length": 2.5}]})"),
+            "/cases/0/positions/requests/1/length: must be a positive integer, got 2.5");
+  EXPECT_EQ(case_error(R"("dtype": "fp64")"),
+            R"(/cases/0/dtype: must be one of "fp16", "bf16", "fp32", got "fp64")");
+  EXPECT_EQ(case_error(R"("in_place": true)").substr(0, 31), "/cases/0/in_place: unknown key,");
+  EXPECT_EQ(case_error(R"("inputs": {"inplace": true})").substr(0, 37),
+            "/cases/0/inputs/inplace: unknown key,");
+}
+
+TEST(CaseFileErrors, TheFileItself) {
+  EXPECT_EQ(error_of(R"("cases": [])"), "/cases: must be a list of at least one case, got []");
+  EXPECT_EQ(error_of(R"("sweep": {"x": []}, "cases": [{"id": "a"}])"),
+            "/sweep/x: must be a list of at least one value, got []");
+  EXPECT_EQ(error_of(R"("cases": [{"id": "a"}, {"id": "a"}])"),
+            R"(/cases/1/id: must be unique, but "a" is also in /cases/0)");
+  EXPECT_EQ(error_of(R"("cases": [{"num_tokens": 3}])"),
+            "/cases/0/id: must be a non-empty string, is missing");
+  EXPECT_EQ(error_of(R"("cases": [{"id": "a", "seed": 1, "seed": 2}])"), "/cases/0/seed: key is given twice");
+  EXPECT_EQ(error_of(R"("cases": [{"id": "a"}], "case": 1)").substr(0, 18), "/case: unknown key");
+  EXPECT_THROW(parse_case_file(R"({"schema_version": 1, "cases": [{"id")", ""), FileError);
+  EXPECT_THROW(parse_case_file(R"({"schema_version": 2, "cases": [{"id": "a"}]})", ""), FileError);
+  EXPECT_THROW(parse_case_file("", ""), FileError);
+  EXPECT_THROW(parse_case_file("[]", ""), FileError);
+  EXPECT_THROW(read_case_file("/nowhere/cases.json"), FileError);
+}
+
+TEST(CaseFileErrors, KeysThatDoNotGoTogether) {
+  EXPECT_EQ(case_error(R"("num_tokens": 4, "positions": {"requests": [{"length": 3}]})"),
+            "/cases/0/positions/requests: must have lengths that sum to num_tokens = 4, got 3");
+  EXPECT_EQ(case_error(R"("num_slots": 4, "slots": {"values": [1, 2]})"),
+            "/cases/0/slots/values: must have num_slots = 4 values, got 2");
+  EXPECT_EQ(case_error(R"("slots": {"pattern": "random", "values": [1]})").substr(0, 38),
+            "/cases/0/slots/values: belongs to patt");
+  EXPECT_EQ(case_error(R"("slots": {"pattern": "explicit"})").substr(0, 32),
+            "/cases/0/slots/values: is missin");
+  EXPECT_EQ(case_error(R"("slots": {"padding": [5]})"),
+            "/cases/0/slots/padding: must name rows below num_slots = 5, got 5");
+  EXPECT_EQ(case_error(R"("num_tokens": 64, "num_blocks": 3, "slots": {"pattern": "random"})"),
+            "/cases/0/num_blocks: must be at least 4 for these slots, got 3");
+  EXPECT_EQ(case_error(R"("slots": {"values": [2147483648], "dtype": "int32"}, "num_blocks": 1)"),
+            "/cases/0/slots: must fit int32, got 2147483648");
+  EXPECT_EQ(case_error(R"("expect": {"error": "("})").substr(0, 53),
+            "/cases/0/expect/error: must be a regular expression (");
+}
+
+// What only the operation refuses is its own to refuse.
+TEST(CaseFile, CallsThatTheOperationRefusesAreCases) {
+  EXPECT_NO_THROW(
+      parse(R"("cases": [{"id": "a", "q_heads": 7, "kv_heads": 2, "head_dim": 65, "table": {"width": 3}}])"));
+  EXPECT_NO_THROW(
+      parse(R"("cases": [{"id": "a", "num_slots": 9, "slots": {"start": 500}, "num_blocks": 1}])"));
+}
+
+}  // namespace
+}  // namespace kvrope::regress

@@ -1,0 +1,107 @@
+#include "runner/check_case.h"
+
+#include "runner/json_document.h"
+
+namespace kvrope::regress {
+namespace {
+
+class Checker {
+ public:
+  explicit Checker(const CaseSpec& spec) : spec_(spec) {}
+
+  void require(bool holds, const std::string& key, const std::string& complaint) const {
+    if (!holds) throw FileError(spec_.pointer + "/" + key, complaint);
+  }
+
+  // A key that only one pattern reads is given if and only if that pattern is chosen, or merely if
+  // (`is_optional`).
+  void belongs(bool given, bool chosen, const std::string& key, const std::string& pattern,
+               bool is_optional) const {
+    require(!given || chosen, key, "belongs to pattern \"" + pattern + "\", which is not this one's");
+    require(given || !chosen || is_optional, key, "is missing, and pattern \"" + pattern + "\" needs it");
+  }
+
+ private:
+  const CaseSpec& spec_;
+};
+
+void check_positions(const CaseSpec& spec, const Checker& checker) {
+  using Pattern = PositionsSpec::Pattern;
+  const PositionsSpec& positions = spec.positions;
+  Pattern pattern = positions.chosen();
+  checker.belongs(positions.start.has_value(), pattern == Pattern::contiguous, "positions/start",
+                  "contiguous", true);
+  checker.belongs(positions.requests.has_value(), pattern == Pattern::requests, "positions/requests",
+                  "requests", false);
+  checker.belongs(positions.values.has_value(), pattern == Pattern::explicit_values, "positions/values",
+                  "explicit", false);
+  if (positions.requests) {
+    int64_t total = 0;
+    for (const Request& request : *positions.requests) total += request.length;
+    checker.require(total == spec.tokens(), "positions/requests",
+                    "must have lengths that sum to num_tokens = " + std::to_string(spec.tokens()) + ", got " +
+                        std::to_string(total));
+  }
+  if (positions.offsets) {
+    using Offsets = OffsetsSpec::Pattern;
+    const OffsetsSpec& offsets = *positions.offsets;
+    Offsets chosen = offsets.chosen();
+    checker.belongs(offsets.value.has_value(), chosen == Offsets::constant, "positions/offsets/value",
+                    "constant", true);
+    checker.belongs(offsets.limit.has_value(), chosen == Offsets::random, "positions/offsets/limit", "random",
+                    true);
+    checker.belongs(offsets.values.has_value(), chosen == Offsets::explicit_values,
+                    "positions/offsets/values", "explicit", false);
+  }
+}
+
+void check_slots(const CaseSpec& spec, const Checker& checker) {
+  using Pattern = SlotsSpec::Pattern;
+  const SlotsSpec& slots = spec.slots;
+  Pattern pattern = slots.chosen();
+  checker.belongs(slots.start.has_value(), pattern == Pattern::sequential, "slots/start", "sequential", true);
+  checker.belongs(slots.values.has_value(), pattern == Pattern::explicit_values, "slots/values", "explicit",
+                  false);
+  int64_t length = spec.slots_length();
+  if (slots.values) {
+    auto given = static_cast<int64_t>(slots.values->size());
+    checker.require(
+        given == length, "slots/values",
+        "must have num_slots = " + std::to_string(length) + " values, got " + std::to_string(given));
+  }
+  if (const auto* rows = std::get_if<std::vector<int64_t>>(&slots.padding)) {
+    for (int64_t row : *rows) {
+      checker.require(
+          row < length, "slots/padding",
+          "must name rows below num_slots = " + std::to_string(length) + ", got " + std::to_string(row));
+    }
+  }
+  if (slots.swa && slots.swa->values) {
+    checker.require(!slots.swa->window && !slots.swa->evicted, "slots/swa/values",
+                    "is the whole table: window and evicted do not go with it");
+  }
+}
+
+void check_scaling(const CaseSpec& spec, const Checker& checker) {
+  const RopeScaling& scaling = spec.table.scaling;
+  bool needs_original = scaling.type == RopeScaling::Type::llama3 || scaling.type == RopeScaling::Type::yarn;
+  checker.require(!needs_original || scaling.original_max_position_embeddings,
+                  "table/scaling/original_max_position_embeddings",
+                  "is missing, and this rope_type needs it");
+  bool is_ordered = scaling.high_freq_factor > scaling.low_freq_factor;
+  checker.require(scaling.type != RopeScaling::Type::llama3 || is_ordered, "table/scaling/high_freq_factor",
+                  "must be above low_freq_factor");
+}
+
+}  // namespace
+
+void check_keys_together(const CaseSpec& spec) {
+  Checker checker(spec);
+  check_positions(spec, checker);
+  check_slots(spec, checker);
+  check_scaling(spec, checker);
+  checker.require(!spec.mrope || spec.mrope->section.size() == 3, "mrope/section",
+                  "must be a list of three sizes");
+}
+
+}  // namespace kvrope::regress

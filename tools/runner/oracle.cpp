@@ -1,0 +1,135 @@
+#include "runner/oracle.h"
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+namespace kvrope::regress {
+namespace {
+
+constexpr double kFp32Tiny = 0x1p-149;  // what fp32 loses where it has subnormals only
+constexpr double kDivideOrReciprocal =
+    0x1p-22;  // relative distance of x / s and x * (1 / s) in fp32, with room
+
+}  // namespace
+
+Oracle::Oracle(const CaseSpec& spec, const CallData& data)
+    : spec_(spec),
+      data_(data),
+      tokens_(spec.tokens()),
+      capacity_(data.plan.num_blocks * spec.block_size),
+      rotary_dim_(spec.rotated_dims()),
+      width_(spec.table_width()) {
+  if (spec.norm || spec.mrope || spec.match_unfused || spec.q_out_dtype || spec.q_scale) {
+    throw std::invalid_argument("the oracle does not know norm, mrope, match_unfused or an fp8 q_out yet");
+  }
+  bool has_positions = static_cast<int64_t>(data.plan.pos.size()) == tokens_ &&
+                       (!data.plan.offs || static_cast<int64_t>(data.plan.offs->size()) == tokens_);
+  bool has_table = rotary_dim_ >= 2 && rotary_dim_ % 2 == 0 &&
+                   (width_ == rotary_dim_ || width_ == 2 * rotary_dim_) &&
+                   spec.rotary_dim_offset + rotary_dim_ <= spec.head_dim;
+  bool has_rows = spec.kv_rows() >= tokens_ && spec.slots_length() <= spec.kv_rows();
+  if (!has_positions || !has_table || !has_rows) {
+    throw std::invalid_argument(
+        "the call returned, but its sizes do not fit each other and it should have raised");
+  }
+}
+
+// The sum is that of 64-bit integers; one that overflows is in no table.
+int64_t Oracle::position_of(int64_t row) const {
+  int64_t position = data_.plan.pos[static_cast<size_t>(row)];
+  if (!data_.plan.offs) return position;
+  if (__builtin_add_overflow(position, (*data_.plan.offs)[static_cast<size_t>(row)], &position)) return -1;
+  return position;
+}
+
+bool Oracle::position_in_table(int64_t row) const {
+  int64_t position = position_of(row);
+  return position >= 0 && position < data_.plan.table_rows;
+}
+
+Oracle::Angle Oracle::angle_of(int64_t row) const {
+  if (position_in_table(row)) return Angle::in_table;
+  bool is_padding = destination(data_.plan, capacity_, row).kind == Destination::Kind::padding;
+  return is_padding ? Angle::zero_row : Angle::nan_row;
+}
+
+Destination Oracle::destination_of(int64_t row) const {
+  Destination to = destination(data_.plan, capacity_, row);
+  bool is_lost = to.kind == Destination::Kind::slot && row < tokens_ && !position_in_table(row);
+  return is_lost ? Destination{Destination::Kind::out_of_range} : to;
+}
+
+bool Oracle::has_faults() const {
+  for (int64_t row = 0; row < spec_.slots_length(); ++row) {
+    if (destination_of(row).kind == Destination::Kind::out_of_range) return true;
+  }
+  return false;
+}
+
+Want Oracle::rotate(const float* head, int64_t dim, int64_t row) const {
+  switch (angle_of(row)) {
+    case Angle::in_table:
+      break;
+    case Angle::zero_row:
+      return {0.0};
+    case Angle::nan_row:
+      return {std::numeric_limits<double>::quiet_NaN()};
+  }
+  int64_t j = dim - spec_.rotary_dim_offset;  // place in the rotated part
+  if (j < 0 || j >= rotary_dim_) return {head[dim]};
+
+  int64_t half = rotary_dim_ / 2;
+  bool is_first = spec_.is_neox ? j < half : j % 2 == 0;
+  int64_t pair = spec_.is_neox ? j % half : j / 2;
+  int64_t distance = spec_.is_neox ? half : 1;  // to the other element of the pair
+  double own = head[dim], other = head[is_first ? dim + distance : dim - distance];
+
+  const float* angles = data_.cos_sin.data() + position_of(row) * width_;
+  bool is_full = width_ == 2 * rotary_dim_;
+  double cosine = is_full ? angles[j] : angles[pair];
+  double sine = is_full ? angles[rotary_dim_ + j] : angles[half + pair];
+
+  // a' = a cos - b sin, b' = b cos + a sin. The second product is rounded to fp32 before it is added.
+  double product = limit_to_fp32_range(other * sine);
+  double result = own * cosine + (is_first ? -product : product);
+  double slack = spec_.tolerance.relative * (std::fabs(own * cosine) + std::fabs(other * sine)) + kFp32Tiny;
+  return {limit_to_fp32_range(result), slack, spec_.dtype == NumberFormat::fp32 ? 0 : spec_.tolerance.ulps};
+}
+
+Want Oracle::q_out(int64_t row, int64_t head, int64_t dim) const {
+  return rotate(data_.q.data() + (row * spec_.q_heads + head) * spec_.head_dim, dim, row);
+}
+
+Want Oracle::k_out(int64_t row, int64_t head, int64_t dim) const {
+  const float* key = data_.k.data() + (row * spec_.kv_heads + head) * spec_.head_dim;
+  if (row >= tokens_) return {key[dim]};  // a KV-only row is final already
+  return rotate(key, dim, row);
+}
+
+// x * (1 / scale), the reciprocal rounded to fp32. A power of two is exact; else x / scale is as good.
+Want Oracle::scaled(Want want, const std::optional<std::vector<float>>& scales, int64_t head) const {
+  if (!scales || !spec_.apply_scale) return want;
+  float scale = scales->size() == 1 ? scales->front() : scales->at(static_cast<size_t>(head));
+  float inverse = 1.0f / scale;
+  bool is_exact = static_cast<double>(scale) * inverse == 1.0;
+  double value = limit_to_fp32_range(want.value * inverse);
+  if (want.slack > 0) want.slack = want.slack * std::fabs(inverse) + kFp32Tiny;
+  if (!is_exact) {
+    want.slack += kDivideOrReciprocal * std::fabs(value) + kFp32Tiny;
+    if (bytes_of(spec_.cache_format()) == 2) want.ulps = spec_.tolerance.ulps;
+  }
+  want.value = value;
+  return want;
+}
+
+Want Oracle::cached_key(int64_t row, int64_t head, int64_t dim) const {
+  return scaled(k_out(row, head, dim), data_.k_scale, head);
+}
+
+Want Oracle::cached_value(int64_t row, int64_t head, int64_t dim) const {
+  float value = data_.v[static_cast<size_t>((row * spec_.kv_heads + head) * spec_.value_dim() + dim)];
+  return scaled({value}, data_.v_scale, head);
+}
+
+}  // namespace kvrope::regress

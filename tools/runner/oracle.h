@@ -1,0 +1,40 @@
+// What every element must be after the call, in double arithmetic, from sections 3 to 5 of the contract.
+#pragma once
+
+#include "runner/call_data.h"
+#include "runner/comparator.h"
+
+namespace kvrope::regress {
+
+class Oracle {
+ public:
+  // Throws std::invalid_argument where the case asks for what the oracle does not know, or for what the
+  // operation must refuse, so that a call that returned all the same is no success.
+  Oracle(const CaseSpec& spec, const CallData& data);
+
+  Want q_out(int64_t row, int64_t head, int64_t dim) const;
+  Want k_out(int64_t row, int64_t head, int64_t dim) const;
+
+  // Where the row goes in the caches. A row whose position is out of range goes nowhere, unless it is padding
+  // anyway.
+  Destination destination_of(int64_t row) const;
+  Want cached_key(int64_t row, int64_t head, int64_t dim) const;
+  Want cached_value(int64_t row, int64_t head, int64_t dim) const;
+
+  // Rows that a device without exceptions must report: their slot or their position is out of range.
+  bool has_faults() const;
+
+ private:
+  enum class Angle { in_table, zero_row, nan_row };
+  Angle angle_of(int64_t row) const;
+  int64_t position_of(int64_t row) const;
+  bool position_in_table(int64_t row) const;
+  Want rotate(const float* head, int64_t dim, int64_t row) const;
+  Want scaled(Want want, const std::optional<std::vector<float>>& scales, int64_t head) const;
+
+  const CaseSpec& spec_;
+  const CallData& data_;
+  int64_t tokens_, capacity_, rotary_dim_, width_;
+};
+
+}  // namespace kvrope::regress

@@ -1,0 +1,25 @@
+// The result document that --json writes: {"meta": {...}, "device": {...}, "results": [...]}.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <string>
+#include <vector>
+
+#include "runner/json_document.h"
+#include "runner/run_case.h"
+
+namespace kvrope::regress {
+
+class ResultsDocument {
+ public:
+  ResultsDocument(const std::vector<std::string>& arguments, c10::Device device);
+
+  void add(const CaseSpec& spec, const CaseResult& result);
+  std::string text() const { return document_.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+ private:
+  Json document_;
+};
+
+}  // namespace kvrope::regress
