@@ -14,20 +14,23 @@ namespace kvrope {
 
 void run_fused(const FusedArguments& args) {
   check_arguments(args);
+  const c10::Device device = args.q.device();
+#ifdef KVROPE_WITH_CUDA
+  const bool has_kernel = device.is_cpu() || device.is_cuda();
+#else
+  const bool has_kernel = device.is_cpu();
+#endif
+  TORCH_CHECK_VALUE(has_kernel, kFusedName, ": q: expected a tensor on a device this build has a kernel for, got ",
+                    device);
   check_no_overlap(args);
   const RopeCacheParams params = make_params(args);
-  const c10::Device device = args.q.device();
-  if (device.is_cpu()) {
-    run_on_cpu(kFusedName, params);
-    return;
-  }
 #ifdef KVROPE_WITH_CUDA
   if (device.is_cuda()) {
     run_on_cuda(params, device);
     return;
   }
 #endif
-  TORCH_CHECK_VALUE(false, kFusedName, ": q: expected a tensor on a device this build has a kernel for, got ", device);
+  run_on_cpu(kFusedName, params);
 }
 
 FusedOutputs fused_qk_rope_reshape_and_cache(const FusedArguments& arguments) {

@@ -120,6 +120,7 @@ fingerprint() {  # of everything that the installed package and the programs in 
     "$python" -c '
 import importlib.metadata as metadata
 print(metadata.version("torch"), metadata.distribution("kvrope").read_text("RECORD"))'
+    { git rev-parse HEAD; git status --porcelain | head -c 1; } || true  # kvrope-regress states its commit
     find CMakeLists.txt pyproject.toml kernels cache_ops bindings tests/cpp tools/cmake tools/runner \
       -type f -not -path '*/__pycache__/*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
   } 2>/dev/null | sha256sum
@@ -137,7 +138,8 @@ build_and_install() {
   export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(compile_jobs)}
   say "building in build/ with $CMAKE_BUILD_PARALLEL_LEVEL jobs (minutes the first time)"
   CMAKE_ARGS=$cmake_args SKBUILD_BUILD_DIR=build \
-    "$python" -m pip install -v --disable-pip-version-check --no-build-isolation --no-deps . </dev/null
+    "$python" -m pip install -v --disable-pip-version-check --no-build-isolation --no-deps . </dev/null ||
+    die "the build failed; its first error stands above"
   fingerprint >$stamp
 }
 

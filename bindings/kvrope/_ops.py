@@ -78,44 +78,61 @@ def fused_qk_rope_reshape_and_cache(
         IndexError: on the CPU, a slot or position out of range, before anything is written. On CUDA such a row is
             not cached and the fault is recorded: see ``kvrope.last_fault`` and ``kvrope.check``.
     """
-    if q_out is None:
-        q_out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    if k_out is None:
-        k_out = torch.empty(k.shape, dtype=k.dtype, device=k.device)
-    if zeros_out is None and output_zeros:
-        zeros_out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    _fused(
-        q,
-        k,
-        v,
-        key_cache,
-        value_cache,
-        slot_mapping,
-        pos,
-        cos_sin,
-        k_scale,
-        v_scale,
-        is_neox,
-        flash_layout,
-        apply_scale,
-        offs,
-        q_out,
-        k_out,
-        zeros_out,
-        swa_slot_mapping,
-        rotary_dim=rotary_dim,
-        rotary_dim_offset=rotary_dim_offset,
-        kv_cache_dtype=kv_cache_dtype,
-        q_scale=q_scale,
-        match_unfused=match_unfused,
-        mrope_section=mrope_section,
-        mrope_interleaved=mrope_interleaved,
-        q_weight=q_weight,
-        k_weight=k_weight,
-        eps=eps,
-        weight_plus_one=weight_plus_one,
-    )
+    try:
+        if q_out is None:
+            q_out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        if k_out is None:
+            k_out = torch.empty(k.shape, dtype=k.dtype, device=k.device)
+        if zeros_out is None and output_zeros:
+            zeros_out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        _fused(
+            q,
+            k,
+            v,
+            key_cache,
+            value_cache,
+            slot_mapping,
+            pos,
+            cos_sin,
+            k_scale,
+            v_scale,
+            is_neox,
+            flash_layout,
+            apply_scale,
+            offs,
+            q_out,
+            k_out,
+            zeros_out,
+            swa_slot_mapping,
+            rotary_dim=rotary_dim,
+            rotary_dim_offset=rotary_dim_offset,
+            kv_cache_dtype=kv_cache_dtype,
+            q_scale=q_scale,
+            match_unfused=match_unfused,
+            mrope_section=mrope_section,
+            mrope_interleaved=mrope_interleaved,
+            q_weight=q_weight,
+            k_weight=k_weight,
+            eps=eps,
+            weight_plus_one=weight_plus_one,
+        )
+    except (AttributeError, RuntimeError) as error:  # torch's answer to an argument that is not of the schema's type
+        _require_tensors(q=q, k=k, v=v, key_cache=key_cache, value_cache=value_cache, slot_mapping=slot_mapping, pos=pos)
+        _require_tensors(cos_sin=cos_sin, q_out=q_out, k_out=k_out)
+        _require_tensors(True, k_scale=k_scale, v_scale=v_scale, offs=offs, zeros_out=zeros_out)
+        _require_tensors(True, swa_slot_mapping=swa_slot_mapping, q_scale=q_scale, q_weight=q_weight, k_weight=k_weight)
+        if "Expected a value of type" in str(error):
+            raise TypeError(str(error)) from None
+        raise
     rows = q_out.view(q_out.shape[0], q_out.shape[1] * q_out.shape[2])
     if zeros_out is None:
         return rows, k_out, key_cache, value_cache
     return rows, k_out, key_cache, value_cache, zeros_out
+
+
+def _require_tensors(or_none: bool = False, **arguments: object) -> None:
+    """Raise TypeError where an argument is not a tensor."""
+    for name, value in arguments.items():
+        if not isinstance(value, Tensor) and not (or_none and value is None):
+            fits = "a tensor or None" if or_none else "a tensor"
+            raise TypeError(f"fused_qk_rope_reshape_and_cache: {name}: expected {fits}, got {value!r}")

@@ -33,6 +33,17 @@ const ErrorCase kRowAndCacheErrors[] = {
        a.q = like(a.q, {5, 6, 514});
      }},
     {"q_without_heads", Error::value, "q", {"heads", "got 0"}, [](Args& a) { a.q = a.q.narrow(1, 0, 0); }},
+    {"device_without_a_kernel",
+     Error::value,
+     "q",
+     {"device", "got meta"},
+     [](Args& a) {
+       for (at::Tensor* tensor :
+            {&a.q, &a.k, &a.v, &a.key_cache, &a.value_cache, &a.slot_mapping, &a.pos, &a.cos_sin}) {
+         *tensor = tensor->to(at::kMeta);
+       }
+       a.q_out = a.k_out = std::nullopt;
+     }},
     {"k_missing", Error::value, "k", {"shape", "got none"}, [](Args& a) { a.k = at::Tensor(); }},
     {"k_head_size",
      Error::value,

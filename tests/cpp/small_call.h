@@ -90,10 +90,13 @@ inline bool is_same_bits(const at::Tensor& a, const at::Tensor& b) {
   return at::equal(bits_view(a).reshape(b.sizes()), bits_view(b));
 }
 
+inline std::string name_of(CacheKind kind) {
+  return kind == CacheKind::flash ? "flash" : kind == CacheKind::split ? "split" : "shuffled";
+}
+
 inline std::string name_of(const CallOptions& options) {
-  const char* kinds[] = {"flash", "split", "shuffled"};
   return std::string(options.device.is_cuda() ? "cuda" : "cpu") + '_' + c10::toString(options.dtype) + '_' +
-         options.cache + '_' + kinds[static_cast<int>(options.kind)] + (options.is_neox ? "_neox" : "_gptj") +
+         options.cache + '_' + name_of(options.kind) + (options.is_neox ? "_neox" : "_gptj") +
          (options.is_full_width ? "_full" : "_half");
 }
 

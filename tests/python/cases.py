@@ -65,6 +65,7 @@ class Case:
     q: torch.Tensor | None = None  # values, else random
     k: torch.Tensor | None = None
     v: torch.Tensor | None = None
+    extremes: bool = False  # some random values become zeros, NaN, infinities, very large or very small
     strides: str | Sequence[str] = "contiguous"  # one of tensors.ROW_STRIDES for q, k, v; or "fused_qkv"
     q_out: str | None = None  # None: omitted; "in_place"; or a kind of strides: given
     k_out: str | None = None
@@ -120,13 +121,38 @@ class Call:
         return Call({**arguments, **changes})
 
 
+EXTREMES = [
+    0.0,
+    -0.0,
+    math.nan,
+    math.inf,
+    -math.inf,
+    3.0e38,
+    -3.0e38,
+    6e4,
+    500.0,
+    -464.0,
+    2**-9,
+    2**-10,
+    1e-30,
+]
+
+
+def random_values(case: Case, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    values = torch.randn(shape, generator=generator)
+    if case.extremes:
+        replacements = torch.tensor(EXTREMES)[torch.randint(len(EXTREMES), shape, generator=generator)]
+        values = torch.where(torch.rand(shape, generator=generator) < 0.1, replacements, values)
+    return values.to(case.dtype)
+
+
 def random_rows(case: Case, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     shapes = {
         "q": (case.num_tokens, case.q_heads, case.head_size),
         "k": (case.num_kv_rows, case.kv_heads, case.head_size),
         "v": (case.num_kv_rows, case.kv_heads, case.v_head_size),
     }
-    values = {name: torch.randn(shape, generator=generator).to(case.dtype) for name, shape in shapes.items()}
+    values = {name: random_values(case, shape, generator) for name, shape in shapes.items()}
     given = {name: getattr(case, name) for name in shapes}
     return tuple(values[name] if given[name] is None else given[name].to(case.dtype) for name in shapes)
 

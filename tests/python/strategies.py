@@ -107,6 +107,7 @@ def cases(draw: st.DrawFn, device: str) -> Case:
         k_scale=draw(st.one_of(SCALES, st.just([0.25 * (i + 1) for i in range(kv_heads)]))),
         v_scale=draw(st.one_of(SCALES, st.just([3.0 / (i + 1) for i in range(kv_heads)]))),
         apply_scale=draw(st.booleans()),
+        extremes=draw(st.booleans()),
         strides=strides,
         q_out=draw(
             st.sampled_from([None, "contiguous", "odd_offset", "dim_stride_2"] + ["in_place"] * q_is_viewable)

@@ -1,11 +1,6 @@
-"""What only a GPU shows: streams, graphs, recorded faults, one launch, and the same bits as the CPU."""
+"""What only a GPU shows: streams, recorded faults, one launch, and the same bits as the CPU."""
 
-import os
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import kvrope
 import pytest
@@ -15,115 +10,9 @@ from hypothesis import strategies as st
 
 import strategies
 from cases import Call, Case, build, check_recorded_fault, verify
+from cuda_calls import CALLS, FAULTS, run_script
 from elements import Memory, bits_of, storage_bytes
 from oracle import expect
-
-
-def captured(call: Call) -> Callable[..., Any]:
-    """The call as a CUDA graph: an operation for verify(), which replays it."""
-    warm_up = call.copy()
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        warm_up.run()
-    stream.synchronize()
-    if kvrope.last_fault("cuda") is not None:
-        with pytest.raises(IndexError):
-            kvrope.check("cuda")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = call.run()
-
-    def replay(**arguments: Any) -> Any:
-        graph.replay()
-        torch.cuda.synchronize()
-        return results
-
-    return replay
-
-
-def copy_into(call: Call, **values: Any) -> None:
-    """New contents in the same memory, as a serving engine updates its static buffers."""
-    for name, value in values.items():
-        tensor = call.arguments[name]
-        tensor.copy_(torch.as_tensor(value, dtype=tensor.dtype).to(tensor.device))
-
-
-GRAPHS = {
-    "outputs omitted": dict(output_zeros=True),
-    "outputs given": dict(q_out="contiguous", k_out="contiguous", zeros_out="contiguous"),
-    "in place": dict(q_out="in_place", k_out="in_place", strides="fused_qkv"),
-    "fp8 with scales": dict(cache_dtype=torch.float8_e4m3fn, k_scale=0.5, v_scale=[2.0, 0.1]),
-    "scales ignored": dict(k_scale=0.5, v_scale=2.0, apply_scale=False),
-    "window and offsets": dict(swa=list(range(127, -1, -1)), offs=[1, 2, 3, 4, 5], pos=[0, 9, 8, 7, 6]),
-    "shuffled": dict(layout="shuffled", num_kv_rows=7, num_slots=6),
-}
-
-
-@pytest.mark.parametrize("what", GRAPHS, ids=lambda what: what.replace(" ", "_"))
-def test_graph(cuda: str, what: str) -> None:
-    """Captured and replayed, then replayed with new contents of every input."""
-    call = build(Case(cuda, **GRAPHS[what]))
-    replay = captured(call)
-    verify(call, replay)
-    q, table = call.arguments["q"], call.arguments["cos_sin"]
-    copy_into(
-        call,
-        q=torch.randn(q.shape),
-        k=torch.randn(call.arguments["k"].shape),
-        cos_sin=torch.rand(table.shape),
-    )
-    copy_into(call, v=torch.randn(call.arguments["v"].shape), pos=[5, 4, 3, 2, 1])
-    verify(call, replay)
-
-
-def test_graph_with_fewer_live_rows(cuda: str) -> None:
-    """Static buffers of eight rows; the second batch has three, then only the table and the scale change."""
-    slot_dtypes = [(slots, swa) for slots in (torch.int32, torch.int64) for swa in (torch.int32, torch.int64)]
-    contents = []
-    for slot_dtype, swa_dtype in slot_dtypes:
-        case = Case(
-            cuda, num_tokens=8, slots=range(8), slot_dtype=slot_dtype, swa=range(60, 100),
-            swa_dtype=swa_dtype, k_scale=0.5, v_scale=3.0, cache_dtype=torch.float8_e4m3fn, pos=range(8),
-        )  # fmt: skip
-        call = build(case)
-        replay = captured(call)
-        verify(call, replay)
-        for name in ("q", "k", "v"):
-            call.arguments[name][3:] = torch.nan
-        copy_into(call, slot_mapping=[20, 21, 22, -1, -1, -1, -1, -1])
-        verify(call, replay)
-        copy_into(call, cos_sin=torch.linspace(-1, 1, 64).repeat(256, 1), k_scale=0.25)
-        verify(call, replay)
-        contents.append([storage_bytes(call.arguments[name]) for name in ("key_cache", "value_cache")])
-    for key, value in contents[1:]:
-        assert (key == contents[0][0]).all() and (value == contents[0][1]).all()
-
-
-def test_graph_on_a_side_stream(cuda: str) -> None:
-    """The launch is recorded on the stream that captures, and follows new inputs."""
-    call = build(Case(cuda, q_out="contiguous"))
-    call.copy().run()
-    stream = torch.cuda.Stream()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        results = call.run()
-    assert (call.arguments["q_out"].view(torch.uint8) == 0x5A).all()  # recorded, not run
-
-    def replay(**arguments: Any) -> Any:
-        with torch.cuda.stream(stream):
-            graph.replay()
-        stream.synchronize()
-        return results
-
-    verify(call, replay)
-    copy_into(call, q=torch.randn(5, 8, 64))
-    torch.cuda.synchronize()
-    verify(call, replay)
-
-
-def test_empty_batch_inside_capture(cuda: str) -> None:
-    call = build(Case(cuda, num_tokens=0, pos=[]))
-    verify(call, captured(call))
 
 
 def test_current_stream(cuda: str) -> None:
@@ -174,7 +63,7 @@ def test_rotating_twice_in_place(cuda: str) -> None:
 
 def test_no_synchronisation(cuda: str) -> None:
     """No call waits for the device or copies from it, whatever is omitted."""
-    calls = [build(Case(cuda, **options)) for options in GRAPHS.values()]
+    calls = [build(Case(cuda, **options)) for options in CALLS.values()]
     for call in calls:
         call.copy().run()
     torch.cuda.synchronize()
@@ -199,40 +88,21 @@ def test_no_scratch_memory(cuda: str) -> None:
         del results
 
 
-@pytest.mark.parametrize("what", GRAPHS, ids=lambda what: what.replace(" ", "_"))
+@pytest.mark.parametrize("what", CALLS, ids=lambda what: what.replace(" ", "_"))
 def test_one_launch(cuda: str, what: str) -> None:
-    call = build(Case(cuda, **GRAPHS[what]))
+    call = build(Case(cuda, **CALLS[what]))
     call.copy().run()
     torch.cuda.synchronize()
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:
-        torch.ones(8, device=cuda).sum()
         call.run()
         torch.cuda.synchronize()
-    kernels = [
+    on_device = [
         event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA
     ]
-    if not kernels:
+    if not on_device:
         pytest.skip("the profiler sees no kernels here")
-    assert len([name for name in kernels if "rope_cache" in name]) == 1, kernels
-    assert not [name for name in kernels if "Memcpy" in name], kernels
-
-
-FAULTS = {
-    "slot": dict(slots=[3, 17, 128, 0, 64]),
-    "position": dict(pos=[0, 1, 256, 2, 3]),
-    "window": dict(slots=[0, 1, 2, 3, 4], swa=[5, 6, 128, 7, 8]),
-}
-
-
-@pytest.mark.parametrize("what", FAULTS)
-def test_fault_from_a_replayed_graph(cuda: str, what: str) -> None:
-    """verify() asks for the record, its report and its end; each replay of the graph makes a new one."""
-    call = build(Case(cuda, output_zeros=True, **FAULTS[what]))
-    replay = captured(call)
-    verify(call, replay)
-    verify(call, replay)
-    assert torch.ones(8, device=cuda).sum().item() == 8
+    assert len(on_device) == 1, on_device
 
 
 def test_first_faulting_launch_is_the_one_reported(cuda: str) -> None:
@@ -275,32 +145,10 @@ def test_fault_right_after_the_last_was_cleared(cuda: str) -> None:
             kvrope.check(cuda)
 
 
-def test_asking_during_capture_is_refused(cuda: str) -> None:
-    call = build(Case(cuda))
-    call.copy().run()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = call.run()
-        for ask in (kvrope.last_fault, kvrope.check):
-            with pytest.raises(ValueError, match="captur"):
-                ask(cuda)
-    graph.replay()
-    assert not results[0].isnan().any()
-
-
 def test_faults_of_every_row_at_once(cuda: str) -> None:
     """A launch in which each of many rows is a fault reports one of them."""
     verify(Case(cuda, num_tokens=1000, slots=range(10_000, 11_000), num_blocks=8))
     verify(Case(cuda, num_tokens=1000, pos=range(256, 1256), num_blocks=70))
-
-
-def run_script(script: str, **environment: str) -> subprocess.CompletedProcess:
-    """A fresh process, since the environment is read once, with the helpers of these tests on its path."""
-    prologue = "import torch, kvrope\nfrom cases import Case, build, verify\n"
-    return subprocess.run(
-        [sys.executable, "-c", prologue + textwrap.dedent(script)], capture_output=True, text=True,
-        timeout=300, env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), **environment},
-    )  # fmt: skip
 
 
 def test_check_after_every_call(cuda: str) -> None:
@@ -330,20 +178,6 @@ def test_check_after_every_call(cuda: str) -> None:
 
 def test_without_dependent_launch(cuda: str) -> None:
     result = run_script("verify(Case('cuda', num_tokens=99))\nprint('done')", KVROPE_PDL="0")
-    assert result.returncode == 0 and "done" in result.stdout, result.stderr
-
-
-def test_first_call_inside_capture(cuda: str) -> None:
-    """Nothing in a process's first call, the fault record's address included, is refused during capture."""
-    script = """
-    call = build(Case("cuda"))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = call.run()
-    verify(call, lambda **arguments: (graph.replay(), results)[1])
-    print("done")
-    """
-    result = run_script(script)
     assert result.returncode == 0 and "done" in result.stdout, result.stderr
 
 

@@ -1,4 +1,4 @@
-"""Slots: padding, short mappings, window tables, numbers that fit no cache. verify() compares untouched bytes."""
+"""Slots: padding, short mappings, window tables, numbers that fit no cache; untouched bytes are compared."""
 
 import itertools
 

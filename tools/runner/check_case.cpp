@@ -100,8 +100,6 @@ void check_keys_together(const CaseSpec& spec) {
   check_positions(spec, checker);
   check_slots(spec, checker);
   check_scaling(spec, checker);
-  checker.require(!spec.mrope || spec.mrope->section.size() == 3, "mrope/section",
-                  "must be a list of three sizes");
 }
 
 }  // namespace kvrope::regress

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <limits>
 
 #include "runner/build_info.h"
 #include "runner/run_command.h"
@@ -24,7 +25,7 @@ void add_selection(CLI::App& command, Selection& selection) {
   command.add_option("--tag", selection.tags, "Only cases with any of these tags, separated by commas")
       ->type_name("TAGS");
   command.add_option("--seed", selection.seed, "Seed of every case, instead of its own")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()));
 }
 
 }  // namespace

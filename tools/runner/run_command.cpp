@@ -60,8 +60,8 @@ int run_command(const RunOptions& options, const std::vector<std::string>& comma
                      repeat_command(command_line.front(), spec, options.selection, device));
     if (options.fail_fast && counts.failed() > 0) break;
   }
-  json.write(document.text());
   console.summary(counts);
+  json.write(document.text());
   return counts.failed() > 0 ? kExitMismatch : 0;
 }
 
