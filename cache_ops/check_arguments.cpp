@@ -39,7 +39,7 @@ class Checker {
  private:
   template <typename... Parts>
   void require(bool condition, const char* argument, const Parts&... parts) const {
-    TORCH_CHECK_VALUE(condition, match_.prefix(argument), parts...);
+    TORCH_CHECK_VALUE(condition, match_.prefix(argument), text_of(parts)...);
   }
 
   void check_unsupported() const {
@@ -113,7 +113,7 @@ class Checker {
     } else if (name == "fp8_e5m2") {
       match_.dtype("key_cache", args_.key_cache, {at::kFloat8_e5m2, at::kByte});
     } else {
-      require(false, "kv_cache_dtype", "expected \"auto\", \"fp8\", \"fp8_e4m3\" or \"fp8_e5m2\", got \"", name, '"');
+      require(false, "kv_cache_dtype", "expected \"auto\", \"fp8\", \"fp8_e4m3\" or \"fp8_e5m2\", got \"", name, "\"");
     }
     match_.dtype("value_cache", args_.value_cache, {args_.key_cache.scalar_type()});
   }

@@ -27,7 +27,7 @@ FaultRecord read_record(c10::Device device) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   C10_CUDA_CHECK(cudaStreamIsCapturing(c10::cuda::getCurrentCUDAStream(), &status));
   TORCH_CHECK_VALUE(status == cudaStreamCaptureStatusNone,
-                    "kvrope: the fault record of ", device, " cannot be read while a graph is being captured");
+                    "kvrope: the fault record of ", device.str(), " cannot be read while a graph is being captured");
   FaultRecord record;
   C10_CUDA_CHECK(cudaDeviceSynchronize());
   C10_CUDA_CHECK(cudaMemcpy(&record, cuda_fault_record(device.index()), sizeof record, cudaMemcpyDeviceToHost));
@@ -76,7 +76,7 @@ void cuda_check(c10::Device device) {
   const std::optional<Fault> fault = describe(read_record(device));
   if (!fault) return;
   C10_CUDA_CHECK(cudaMemset(cuda_fault_record(device.index()), 0, sizeof(FaultRecord)));
-  TORCH_CHECK_INDEX(false, "fused_qk_rope_reshape_and_cache on ", device, ": ", fault->argument, " gives ",
+  TORCH_CHECK_INDEX(false, "fused_qk_rope_reshape_and_cache on ", device.str(), ": ", fault->argument, " gives ",
                     fault->value, " for row ", fault->row, ": ", fault->kind,
                     "; the row was not cached, and its q_out and k_out are NaN if the position was the fault");
 }

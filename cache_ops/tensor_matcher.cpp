@@ -3,8 +3,6 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
-#include <sstream>
-
 namespace kvrope {
 namespace {
 
@@ -23,21 +21,23 @@ bool Size::matches(const c10::SymInt& actual) {
 
 std::string Size::describe() const {
   if (!value_) return name_;
-  std::ostringstream text;
-  if (!name_.empty()) text << name_ << '=';
-  text << *value_;
-  return text.str();
+  return (name_.empty() ? "" : name_ + "=") + text_of(*value_);
 }
 
 std::string dtype_name(at::ScalarType type) { return c10::getDtypeNames(type).first; }
 
-std::string shape_text(const at::Tensor& tensor) {
-  std::ostringstream text;
-  text << '(';
-  for (int64_t i = 0; i < tensor.dim(); ++i) text << (i > 0 ? ", " : "") << tensor.sym_size(i);
-  text << (tensor.dim() == 1 ? ",)" : ")");
-  return text.str();
+std::string text_of(const c10::SymInt& number) {
+  const std::optional<int64_t> known = number.maybe_as_int();
+  return known ? std::to_string(*known) : number.toSymNode()->str();
 }
+
+std::string text_of(c10::SymIntArrayRef numbers) {
+  std::string text = "(";
+  for (const c10::SymInt& number : numbers) text += (text.size() > 1 ? ", " : "") + text_of(number);
+  return text + (numbers.size() == 1 ? ",)" : ")");
+}
+
+std::string shape_text(const at::Tensor& tensor) { return text_of(tensor.sym_sizes()); }
 
 TensorMatcher::TensorMatcher(const char* operation, const at::Tensor& device_from)
     : operation_(operation), device_(device_from.defined() ? device_from.device() : at::kCPU) {}
@@ -50,10 +50,9 @@ void TensorMatcher::shape(const char* argument, const at::Tensor& tensor,
                           std::initializer_list<Size*> sizes) const {
   TORCH_CHECK_VALUE(tensor.defined(), prefix(argument), "expected a tensor of shape ", pattern_text(sizes),
                     ", got none");
-  TORCH_CHECK_VALUE(tensor.device() == device_, prefix(argument), "expected a tensor on ", device_, " like q, got ",
-                    tensor.device());
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, prefix(argument), "expected a strided tensor, got layout ",
-                    tensor.layout());
+  TORCH_CHECK_VALUE(tensor.device() == device_, prefix(argument), "expected a tensor on ", device_.str(),
+                    " like q, got ", tensor.device().str());
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, prefix(argument), "expected a strided tensor, got another layout");
   TORCH_CHECK_VALUE(tensor.dim() == static_cast<int64_t>(sizes.size()), prefix(argument), "expected shape ",
                     pattern_text(sizes), ", got ", shape_text(tensor));
   const c10::SymIntArrayRef actual = tensor.sym_sizes();

@@ -45,7 +45,15 @@ class TensorMatcher {
   c10::Device device_;
 };
 
-std::string dtype_name(at::ScalarType type);      // "float16"
+std::string dtype_name(at::ScalarType type);       // "float16"
 std::string shape_text(const at::Tensor& tensor);  // "(5, 2, 64)"
+
+// Parts of an error text as strings. Streams are kept from crossing into torch's libraries: where a compiler links
+// its standard library statically, ours and theirs are two.
+inline std::string text_of(const char* text) { return text; }
+inline std::string text_of(const std::string& text) { return text; }
+inline std::string text_of(int64_t number) { return std::to_string(number); }
+std::string text_of(const c10::SymInt& number);
+std::string text_of(c10::SymIntArrayRef numbers);
 
 }  // namespace kvrope
