@@ -13,14 +13,15 @@ using OptionalTensor = std::optional<Tensor>;
 // A kernel of the operator: gathers the dispatcher's arguments and serves them.
 template <void (*kServe)(const FusedArguments&)>
 void fused_kernel(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& key_cache,
-                      const Tensor& value_cache, const Tensor& slot_mapping, const Tensor& pos, const Tensor& cos_sin,
-                      const OptionalTensor& k_scale, const OptionalTensor& v_scale, bool is_neox, bool flash_layout,
-                      bool apply_scale, const OptionalTensor& offs, const Tensor& q_out, const Tensor& k_out,
-                      const OptionalTensor& zeros_out, const OptionalTensor& swa_slot_mapping,
-                      std::optional<int64_t> rotary_dim, int64_t rotary_dim_offset, c10::string_view kv_cache_dtype,
-                      const OptionalTensor& q_scale, bool match_unfused, at::OptionalIntArrayRef mrope_section,
-                      bool mrope_interleaved, const OptionalTensor& q_weight, const OptionalTensor& k_weight,
-                      double eps, bool weight_plus_one) {
+                  const Tensor& value_cache, const Tensor& slot_mapping, const Tensor& pos,
+                  const Tensor& cos_sin, const OptionalTensor& k_scale, const OptionalTensor& v_scale,
+                  bool is_neox, bool flash_layout, bool apply_scale, const OptionalTensor& offs,
+                  const Tensor& q_out, const Tensor& k_out, const OptionalTensor& zeros_out,
+                  const OptionalTensor& swa_slot_mapping, std::optional<int64_t> rotary_dim,
+                  int64_t rotary_dim_offset, c10::string_view kv_cache_dtype, const OptionalTensor& q_scale,
+                  bool match_unfused, at::OptionalIntArrayRef mrope_section, bool mrope_interleaved,
+                  const OptionalTensor& q_weight, const OptionalTensor& k_weight, double eps,
+                  bool weight_plus_one) {
   FusedArguments args;
   args.q = q;
   args.k = k;
@@ -59,16 +60,26 @@ void fused_kernel(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
 // The Python call's arguments in its order; outputs are passed in. Schema: SPEC "As a torch citizen".
 TORCH_LIBRARY(kvrope, m) {
   m.def(
-      "fused_qk_rope_reshape_and_cache(Tensor q, Tensor k, Tensor v, Tensor(a!) key_cache, Tensor(b!) value_cache, "
+      "fused_qk_rope_reshape_and_cache(Tensor q, Tensor k, Tensor v, Tensor(a!) key_cache, Tensor(b!) "
+      "value_cache, "
       "Tensor slot_mapping, Tensor pos, Tensor cos_sin, Tensor? k_scale, Tensor? v_scale, bool is_neox, "
-      "bool flash_layout, bool apply_scale, Tensor? offs, Tensor(c!) q_out, Tensor(d!) k_out, Tensor(e!)? zeros_out, "
-      "Tensor? swa_slot_mapping, *, int? rotary_dim=None, int rotary_dim_offset=0, str kv_cache_dtype=\"auto\", "
-      "Tensor? q_scale=None, bool match_unfused=False, int[]? mrope_section=None, bool mrope_interleaved=False, "
+      "bool flash_layout, bool apply_scale, Tensor? offs, Tensor(c!) q_out, Tensor(d!) k_out, Tensor(e!)? "
+      "zeros_out, "
+      "Tensor? swa_slot_mapping, *, int? rotary_dim=None, int rotary_dim_offset=0, str "
+      "kv_cache_dtype=\"auto\", "
+      "Tensor? q_scale=None, bool match_unfused=False, int[]? mrope_section=None, bool "
+      "mrope_interleaved=False, "
       "Tensor? q_weight=None, Tensor? k_weight=None, float eps=1e-6, bool weight_plus_one=False) -> ()");
 }
 
-TORCH_LIBRARY_IMPL(kvrope, CPU, m) { m.impl("fused_qk_rope_reshape_and_cache", fused_kernel<run_fused>); }
-TORCH_LIBRARY_IMPL(kvrope, CUDA, m) { m.impl("fused_qk_rope_reshape_and_cache", fused_kernel<run_fused>); }
-TORCH_LIBRARY_IMPL(kvrope, Meta, m) { m.impl("fused_qk_rope_reshape_and_cache", fused_kernel<check_arguments>); }
+TORCH_LIBRARY_IMPL(kvrope, CPU, m) {
+  m.impl("fused_qk_rope_reshape_and_cache", fused_kernel<run_fused>);
+}
+TORCH_LIBRARY_IMPL(kvrope, CUDA, m) {
+  m.impl("fused_qk_rope_reshape_and_cache", fused_kernel<run_fused>);
+}
+TORCH_LIBRARY_IMPL(kvrope, Meta, m) {
+  m.impl("fused_qk_rope_reshape_and_cache", fused_kernel<check_arguments>);
+}
 
 }  // namespace kvrope

@@ -1,4 +1,5 @@
-// The operation for C++ callers: one call with named arguments. Link kvrope::cache_ops; needs LibTorch, no Python.
+// The operation for C++ callers: one call with named arguments. Link kvrope::cache_ops; needs LibTorch, no
+// Python.
 //
 //   kvrope::FusedArguments args;
 //   args.q = q;  args.k = k;  args.v = v;  ...
@@ -15,14 +16,15 @@
 
 namespace kvrope {
 
-// T rows of q, Tk >= T rows of k and v (rows T.. are KV-only: final already, not rotated), T_slot <= Tk slots,
-// QH query heads (a multiple of KH), KH key and value heads, head sizes D (even) and Dv up to 512, R = rotary_dim,
-// NB blocks of BS slots, P table rows. Any strides; all tensors on one device (CPU or CUDA).
+// T rows of q, Tk >= T rows of k and v (rows T.. are KV-only: final already, not rotated), T_slot <= Tk
+// slots, QH query heads (a multiple of KH), KH key and value heads, head sizes D (even) and Dv up to 512, R =
+// rotary_dim, NB blocks of BS slots, P table rows. Any strides; all tensors on one device (CPU or CUDA).
 struct FusedArguments {
-  at::Tensor q;             // (T, QH, D) fp16, bf16 or fp32; T may be 0
-  at::Tensor k, v;          // (Tk, KH, D), (Tk, KH, Dv), dtype of q
-  at::Tensor key_cache;     // flash (NB, BS, KH, D); x-split (NB, KH, D/x, BS, x), x a power of two
-  at::Tensor value_cache;   // flash (NB, BS, KH, Dv); x-split (NB, KH, Dv, BS) or shuffled (NB, KH, BS/x, Dv, x)
+  at::Tensor q;          // (T, QH, D) fp16, bf16 or fp32; T may be 0
+  at::Tensor k, v;       // (Tk, KH, D), (Tk, KH, Dv), dtype of q
+  at::Tensor key_cache;  // flash (NB, BS, KH, D); x-split (NB, KH, D/x, BS, x), x a power of two
+  at::Tensor
+      value_cache;  // flash (NB, BS, KH, Dv); x-split (NB, KH, Dv, BS) or shuffled (NB, KH, BS/x, Dv, x)
   at::Tensor slot_mapping;  // (T_slot,) int32 or int64: slot = block * BS + offset; negative = padding
   at::Tensor pos;           // (T,) int32 or int64
   at::Tensor cos_sin;       // (P, R) or (P, 2R) fp32, fp16 or bf16: cosines, then sines
@@ -38,8 +40,8 @@ struct FusedArguments {
 
   std::optional<at::Tensor> swa_slot_mapping;  // (N,) int32 or int64: slot = swa[slot]; negative = evicted
 
-  std::optional<int64_t> rotary_dim;  // R, even, 2..D; D when absent
-  int64_t rotary_dim_offset = 0;      // the rotated dims are offset .. offset + R
+  std::optional<int64_t> rotary_dim;    // R, even, 2..D; D when absent
+  int64_t rotary_dim_offset = 0;        // the rotated dims are offset .. offset + R
   std::string kv_cache_dtype = "auto";  // for uint8 caches: "fp8" = "fp8_e4m3", "fp8_e5m2"
 
   // Not yet supported: any value but these raises ValueError.
@@ -59,10 +61,10 @@ struct FusedOutputs {
   std::optional<at::Tensor> zeros_out;  // (T, QH, D) when it was given or asked for
 };
 
-// Rotates q and k by RoPE and writes rotated k and unchanged v into the paged caches, on CUDA in one launch on the
-// current stream of the tensors' device. Throws c10::ValueError, c10::TypeError (a dtype) or c10::IndexError (CPU: a
-// slot or position out of range) that names the argument, what it got and what fits, before anything is written. On
-// CUDA an out-of-range slot or position is recorded instead (fault.h).
+// Rotates q and k by RoPE and writes rotated k and unchanged v into the paged caches, on CUDA in one launch
+// on the current stream of the tensors' device. Throws c10::ValueError, c10::TypeError (a dtype) or
+// c10::IndexError (CPU: a slot or position out of range) that names the argument, what it got and what fits,
+// before anything is written. On CUDA an out-of-range slot or position is recorded instead (fault.h).
 FusedOutputs fused_qk_rope_reshape_and_cache(const FusedArguments& arguments);
 
 }  // namespace kvrope

@@ -4,6 +4,7 @@
 
 #include "overlap.h"
 #include "tensor_matcher.h"
+#include "text.h"
 
 namespace kvrope {
 namespace {
@@ -39,7 +40,7 @@ class Checker {
  private:
   template <typename... Parts>
   void require(bool condition, const char* argument, const Parts&... parts) const {
-    TORCH_CHECK_VALUE(condition, match_.prefix(argument), text_of(parts)...);
+    TORCH_CHECK_VALUE(condition, text(match_.prefix(argument), parts...));
   }
 
   void check_unsupported() const {
@@ -63,17 +64,19 @@ class Checker {
 
     match_.shape("k", args_.k, {&s_.Tk, &s_.KH, &s_.D});
     match_.dtype("k", args_.k, {args_.q.scalar_type()});
-    require(s_.Tk.value() >= s_.T.value(), "k", "expected at least as many rows as q, ", s_.T.value(), ", got ",
-            s_.Tk.value());
+    require(s_.Tk.value() >= s_.T.value(), "k", "expected at least as many rows as q, ", s_.T.value(),
+            ", got ", s_.Tk.value());
     require(s_.Tk.value() <= kMaxRows, "k", "expected at most ", kMaxRows, " rows, got ", s_.Tk.value());
     const c10::SymInt& kv_heads = s_.KH.value();
-    require(kv_heads >= 1 && kv_heads <= kMaxHeads / 2, "k", "expected 1 to ", kMaxHeads / 2, " heads, got ", kv_heads);
-    require(heads % kv_heads == 0, "k", "expected a number of heads that divides the ", heads, " of q, got ", kv_heads);
+    require(kv_heads >= 1 && kv_heads <= kMaxHeads / 2, "k", "expected 1 to ", kMaxHeads / 2, " heads, got ",
+            kv_heads);
+    require(heads % kv_heads == 0, "k", "expected a number of heads that divides the ", heads, " of q, got ",
+            kv_heads);
 
     match_.shape("v", args_.v, {&s_.Tk, &s_.KH, &s_.Dv});
     match_.dtype("v", args_.v, {args_.q.scalar_type()});
-    require(s_.Dv.value() >= 1 && s_.Dv.value() <= kMaxHeadSize, "v", "expected a head size from 1 to ", kMaxHeadSize,
-            ", got ", s_.Dv.value());
+    require(s_.Dv.value() >= 1 && s_.Dv.value() <= kMaxHeadSize, "v", "expected a head size from 1 to ",
+            kMaxHeadSize, ", got ", s_.Dv.value());
   }
 
   void check_flash_caches() {
@@ -94,9 +97,8 @@ class Checker {
 
     const Tensor& value_cache = args_.value_cache;
     if (value_cache.defined() && value_cache.dim() == 5) {
-      require(s_.BS.value() % x.value() == 0, "value_cache",
-              "expected rank 4, since x=", x.value(), " of key_cache does not divide block_size=", s_.BS.value(),
-              ", got ", shape_text(value_cache));
+      require(s_.BS.value() % x.value() == 0, "value_cache", "expected rank 4, since x=", x.value(),
+              " of key_cache does not divide block_size=", s_.BS.value(), ", got ", shape_text(value_cache));
       Size chunks{"block_size/x", s_.BS.value() / x.value()};
       match_.shape("value_cache", value_cache, {&s_.NB, &s_.KH, &chunks, &s_.Dv, &x});
     } else {
@@ -107,13 +109,15 @@ class Checker {
   void check_cache_dtypes() const {
     const std::string& name = args_.kv_cache_dtype;
     if (name == "auto") {
-      match_.dtype("key_cache", args_.key_cache, {args_.k.scalar_type(), at::kFloat8_e4m3fn, at::kFloat8_e5m2});
+      match_.dtype("key_cache", args_.key_cache,
+                   {args_.k.scalar_type(), at::kFloat8_e4m3fn, at::kFloat8_e5m2});
     } else if (name == "fp8" || name == "fp8_e4m3") {
       match_.dtype("key_cache", args_.key_cache, {at::kFloat8_e4m3fn, at::kByte});
     } else if (name == "fp8_e5m2") {
       match_.dtype("key_cache", args_.key_cache, {at::kFloat8_e5m2, at::kByte});
     } else {
-      require(false, "kv_cache_dtype", "expected \"auto\", \"fp8\", \"fp8_e4m3\" or \"fp8_e5m2\", got \"", name, "\"");
+      require(false, "kv_cache_dtype", "expected \"auto\", \"fp8\", \"fp8_e4m3\" or \"fp8_e5m2\", got \"",
+              name, "\"");
     }
     match_.dtype("value_cache", args_.value_cache, {args_.key_cache.scalar_type()});
   }
@@ -141,16 +145,17 @@ class Checker {
     const c10::SymInt rotary_dim = args_.rotary_dim ? c10::SymInt(*args_.rotary_dim) : head_size;
     require(rotary_dim >= 2 && rotary_dim <= head_size && rotary_dim % 2 == 0, "rotary_dim",
             "expected an even number from 2 to the head size ", head_size, ", got ", rotary_dim);
-    require(args_.rotary_dim_offset >= 0 && args_.rotary_dim_offset <= head_size - rotary_dim, "rotary_dim_offset",
-            "expected 0 to ", head_size - rotary_dim, " (head size ", head_size, " - rotary_dim ", rotary_dim,
-            "), got ", args_.rotary_dim_offset);
+    require(args_.rotary_dim_offset >= 0 && args_.rotary_dim_offset <= head_size - rotary_dim,
+            "rotary_dim_offset", "expected 0 to ", head_size - rotary_dim, " (head size ", head_size,
+            " - rotary_dim ", rotary_dim, "), got ", args_.rotary_dim_offset);
 
     Size positions{"P"}, width{"W"};
     match_.shape("cos_sin", args_.cos_sin, {&positions, &width});
     match_.dtype("cos_sin", args_.cos_sin, {at::kFloat, at::kHalf, at::kBFloat16});
-    require(width.value() == rotary_dim || width.value() == 2 * rotary_dim, "cos_sin", "expected width ", rotary_dim,
-            " or ", 2 * rotary_dim, " for rotary_dim ", rotary_dim,
-            args_.rotary_dim ? "" : " (the head size, since rotary_dim is not given)", ", got ", width.value());
+    require(width.value() == rotary_dim || width.value() == 2 * rotary_dim, "cos_sin", "expected width ",
+            rotary_dim, " or ", 2 * rotary_dim, " for rotary_dim ", rotary_dim,
+            args_.rotary_dim ? "" : " (the head size, since rotary_dim is not given)", ", got ",
+            width.value());
   }
 
   void check_scale(const char* argument, const std::optional<Tensor>& scale) {
@@ -159,7 +164,8 @@ class Checker {
       match_.shape(argument, *scale, {});
     } else {
       const bool fits = scale->dim() == 1 && (scale->sym_size(0) == 1 || scale->sym_size(0) == s_.KH.value());
-      require(fits, argument, "expected shape (), (1,) or (KH=", s_.KH.value(), ",), got ", shape_text(*scale));
+      require(fits, argument, "expected shape (), (1,) or (KH=", s_.KH.value(), ",), got ",
+              shape_text(*scale));
       Size any{"KH"};
       match_.shape(argument, *scale, {&any});
     }
@@ -171,10 +177,12 @@ class Checker {
     match_.dtype("q_out", *args_.q_out, {args_.q.scalar_type()});
     // A row of heads must be one run of evenly spaced elements, or (T, QH * D) is no view of it.
     const Tensor& q_out = *args_.q_out;
-    const bool is_viewable = s_.QH.value() == 1 || q_out.sym_stride(1) == s_.D.value() * q_out.sym_stride(2) ||
-                             s_.T.value() == 0;
-    require(is_viewable, "q_out", "expected strides that allow a view as (T, QH * D): head stride = D * last stride, "
-            "got strides ", q_out.sym_strides());
+    const bool is_viewable =
+        s_.QH.value() == 1 || q_out.sym_stride(1) == s_.D.value() * q_out.sym_stride(2) || s_.T.value() == 0;
+    require(is_viewable, "q_out",
+            "expected strides that allow a view as (T, QH * D): head stride = D * last stride, "
+            "got strides ",
+            q_out.sym_strides());
     match_.shape("k_out", args_.k_out.value_or(Tensor()), {&s_.Tk, &s_.KH, &s_.D});
     match_.dtype("k_out", *args_.k_out, {args_.q.scalar_type()});
     if (args_.zeros_out) {
@@ -190,7 +198,9 @@ class Checker {
 
 }  // namespace
 
-void check_arguments(const FusedArguments& args) { Checker(args).check(); }
+void check_arguments(const FusedArguments& args) {
+  Checker(args).check();
+}
 
 void check_no_overlap(const FusedArguments& args) {
   std::vector<NamedTensor> written = {{"key_cache", &args.key_cache}, {"value_cache", &args.value_cache}};
@@ -198,12 +208,9 @@ void check_no_overlap(const FusedArguments& args) {
   if (args.k_out) written.push_back({"k_out", &*args.k_out});
   if (args.zeros_out) written.push_back({"zeros_out", &*args.zeros_out});
 
-  std::vector<NamedTensor> read = {{"q", &args.q},
-                                   {"k", &args.k},
-                                   {"v", &args.v},
-                                   {"slot_mapping", &args.slot_mapping},
-                                   {"pos", &args.pos},
-                                   {"cos_sin", &args.cos_sin}};
+  std::vector<NamedTensor> read = {{"q", &args.q},     {"k", &args.k},
+                                   {"v", &args.v},     {"slot_mapping", &args.slot_mapping},
+                                   {"pos", &args.pos}, {"cos_sin", &args.cos_sin}};
   if (args.k_scale) read.push_back({"k_scale", &*args.k_scale});
   if (args.v_scale) read.push_back({"v_scale", &*args.v_scale});
   if (args.offs) read.push_back({"offs", &*args.offs});

@@ -11,12 +11,13 @@ inline constexpr int64_t kMaxHeadSize = 512;
 inline constexpr int64_t kMaxRows = (int64_t{1} << 31) - 1;  // of k: one launch takes no more
 inline constexpr int64_t kMaxHeads = 65535;                  // of q, and of k and v together
 
-// Ranks, shapes, dtypes, devices, rotary and cache options. Outputs must be present. Works on meta tensors and under
-// symbolic sizes. Throws ValueError or TypeError that names the argument, what it got and what fits.
+// Ranks, shapes, dtypes, devices, rotary and cache options. Outputs must be present. Works on meta tensors
+// and under symbolic sizes. Throws ValueError or TypeError that names the argument, what it got and what
+// fits.
 void check_arguments(const FusedArguments& args);
 
-// No element that the call writes is shared with another argument or with itself; q_out = q and k_out = k excepted.
-// Needs addresses. Throws ValueError that names both arguments.
+// No element that the call writes is shared with another argument or with itself; q_out = q and k_out = k
+// excepted. Needs addresses. Throws ValueError that names both arguments.
 void check_no_overlap(const FusedArguments& args);
 
 }  // namespace kvrope

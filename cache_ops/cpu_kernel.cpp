@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "slots.cuh"
+#include "text.h"
 
 namespace kvrope {
 
@@ -38,17 +39,20 @@ std::vector<int64_t> judge_rows(const char* operation, const RopeCacheParams& p)
   std::vector<int64_t> slots(p.num_kv_rows, -1);
   for (int64_t row = 0; row < p.num_kv_rows; ++row) {
     const Slot slot = resolve_slot(p, row);
-    TORCH_CHECK_INDEX(slot.state != SlotState::slot_out_of_range || p.has_swa, operation, ": slot_mapping[", row,
-                      "] is ", slot.value, ", expected a slot below ", p.num_slots, " (num_blocks * block_size)");
-    TORCH_CHECK_INDEX(slot.state != SlotState::slot_out_of_range, operation, ": slot_mapping[", row, "] is ",
-                      slot.value, ", expected a slot below ", p.swa_slot_mapping.size,
-                      " (the length of swa_slot_mapping)");
-    TORCH_CHECK_INDEX(slot.state != SlotState::window_out_of_range, operation, ": swa_slot_mapping gives ", slot.value,
-                      " for row ", row, ", expected a slot below ", p.num_slots, " (num_blocks * block_size)");
+    TORCH_CHECK_INDEX(slot.state != SlotState::slot_out_of_range || p.has_swa,
+                      text(operation, ": slot_mapping[", row, "] is ", slot.value, ", expected a slot below ",
+                           p.num_slots, " (num_blocks * block_size)"));
+    TORCH_CHECK_INDEX(slot.state != SlotState::slot_out_of_range,
+                      text(operation, ": slot_mapping[", row, "] is ", slot.value, ", expected a slot below ",
+                           p.swa_slot_mapping.size, " (the length of swa_slot_mapping)"));
+    TORCH_CHECK_INDEX(slot.state != SlotState::window_out_of_range,
+                      text(operation, ": swa_slot_mapping gives ", slot.value, " for row ", row,
+                           ", expected a slot below ", p.num_slots, " (num_blocks * block_size)"));
     if (row < p.num_tokens && slot.state != SlotState::padding) {
       const int64_t position = effective_position(p, row);
-      TORCH_CHECK_INDEX(is_in_table(p, position), operation, ": pos[", row, "]", p.has_offs ? " + offs" : "", " is ",
-                        position, ", expected 0 to ", p.cos_sin.num_rows - 1, " (the rows of cos_sin)");
+      TORCH_CHECK_INDEX(is_in_table(p, position),
+                        text(operation, ": pos[", row, "]", p.has_offs ? " + offs" : "", " is ", position,
+                             ", expected 0 to ", p.cos_sin.num_rows - 1, " (the rows of cos_sin)"));
     }
     if (slot.state == SlotState::valid) slots[row] = slot.value;
   }

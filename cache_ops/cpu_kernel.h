@@ -5,8 +5,8 @@
 
 namespace kvrope {
 
-// Throws c10::IndexError that names argument, row and value before anything is written. Of rows with one slot the
-// last is kept.
+// Throws c10::IndexError that names argument, row and value before anything is written. Of rows with one slot
+// the last is kept.
 void run_on_cpu(const char* operation, const RopeCacheParams& params);
 
 }  // namespace kvrope

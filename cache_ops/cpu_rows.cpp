@@ -1,5 +1,5 @@
-// Compiled more than once, each time into the namespace KVROPE_CPU_TARGET; see CMakeLists.txt. No inline function of
-// the standard library may be used here: the linker would keep any one of the copies.
+// Compiled more than once, each time into the namespace KVROPE_CPU_TARGET; see CMakeLists.txt. No inline
+// function of the standard library may be used here: the linker would keep any one of the copies.
 #include <cmath>
 
 #include "cache_layout.h"
@@ -92,8 +92,8 @@ void rotate_head(const RopeCacheParams& p, const Angles& angles, Head<T>& head) 
 
 // Unscaled rows of the cache's own type keep their bits.
 template <typename T, typename CacheT>
-void cache_head(const PagedCache& cache, const ScaleArray& scales, bool divide, const SlotInBlock<int64_t>& at, int head,
-                int size, const Head<T>& x) {
+void cache_head(const PagedCache& cache, const ScaleArray& scales, bool divide,
+                const SlotInBlock<int64_t>& at, int head, int size, const Head<T>& x) {
   const CacheLayout& layout = cache.layout;
   CacheT* row = static_cast<CacheT*>(cache.data) + layout.row_offset(at.block, at.offset, head);
   CacheT stored[kMaxHeadSize];
@@ -158,7 +158,8 @@ template <typename T, typename CacheT>
 void serve(const RopeCacheParams& p, int64_t first, int64_t last, const int64_t* slots) {
   Head<T> head;
   Angles angles;
-  for (int64_t token = first; token < last; ++token) serve_token<T, CacheT>(p, token, slots[token], head, angles);
+  for (int64_t token = first; token < last; ++token)
+    serve_token<T, CacheT>(p, token, slots[token], head, angles);
 }
 
 template <typename T>

@@ -9,11 +9,13 @@
 #include "cuda_fault_record.h"
 #include "fault.h"
 #include "rope_cache.h"
+#include "text.h"
 
 namespace kvrope {
 namespace {
 
-// While any thread captures a graph, calls that might synchronise are refused unless their thread says that it knows.
+// While any thread captures a graph, calls that might synchronise are refused unless their thread says that
+// it knows.
 class RelaxedCaptureMode {
  public:
   RelaxedCaptureMode() { C10_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode_)); }
@@ -26,11 +28,13 @@ class RelaxedCaptureMode {
 FaultRecord read_record(c10::Device device) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   C10_CUDA_CHECK(cudaStreamIsCapturing(c10::cuda::getCurrentCUDAStream(), &status));
-  TORCH_CHECK_VALUE(status == cudaStreamCaptureStatusNone,
-                    "kvrope: the fault record of ", device.str(), " cannot be read while a graph is being captured");
+  TORCH_CHECK_VALUE(
+      status == cudaStreamCaptureStatusNone,
+      text("kvrope: the fault record of ", device, " cannot be read while a graph is being captured"));
   FaultRecord record;
   C10_CUDA_CHECK(cudaDeviceSynchronize());
-  C10_CUDA_CHECK(cudaMemcpy(&record, cuda_fault_record(device.index()), sizeof record, cudaMemcpyDeviceToHost));
+  C10_CUDA_CHECK(
+      cudaMemcpy(&record, cuda_fault_record(device.index()), sizeof record, cudaMemcpyDeviceToHost));
   return record;
 }
 
@@ -76,9 +80,10 @@ void cuda_check(c10::Device device) {
   const std::optional<Fault> fault = describe(read_record(device));
   if (!fault) return;
   C10_CUDA_CHECK(cudaMemset(cuda_fault_record(device.index()), 0, sizeof(FaultRecord)));
-  TORCH_CHECK_INDEX(false, "fused_qk_rope_reshape_and_cache on ", device.str(), ": ", fault->argument, " gives ",
-                    fault->value, " for row ", fault->row, ": ", fault->kind,
-                    "; the row was not cached, and its q_out and k_out are NaN if the position was the fault");
+  TORCH_CHECK_INDEX(
+      false, text("fused_qk_rope_reshape_and_cache on ", device, ": ", fault->argument, " gives ",
+                  fault->value, " for row ", fault->row, ": ", fault->kind,
+                  "; the row was not cached, and its q_out and k_out are NaN if the position was the fault"));
 }
 
 }  // namespace kvrope

@@ -7,8 +7,8 @@
 
 namespace kvrope {
 
-// Throws c10::Error where the launch itself fails. With KVROPE_CHECK=1 in the environment it also waits for the
-// launch and raises its fault, except under graph capture.
+// Throws c10::Error where the launch itself fails. With KVROPE_CHECK=1 in the environment it also waits for
+// the launch and raises its fault, except under graph capture.
 void run_on_cuda(RopeCacheParams params, c10::Device device);
 
 }  // namespace kvrope

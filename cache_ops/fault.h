@@ -1,5 +1,5 @@
-// Rows that a CUDA launch could not serve: a slot or a position out of range, known only on the device. Recording
-// costs nothing when there is none, survives graph replay and leaves the context usable.
+// Rows that a CUDA launch could not serve: a slot or a position out of range, known only on the device.
+// Recording costs nothing when there is none, survives graph replay and leaves the context usable.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -16,8 +16,9 @@ struct Fault {
   int64_t value;         // the effective position or the slot
 };
 
-// One bad row of the first faulting launch on a device since the last check, or nothing. Waits for the device.
-// CPU devices never have one: there the call itself raises. Throws ValueError while a graph is being captured.
+// One bad row of the first faulting launch on a device since the last check, or nothing. Waits for the
+// device. CPU devices never have one: there the call itself raises. Throws ValueError while a graph is being
+// captured.
 std::optional<Fault> last_fault(c10::Device device);
 
 // Throws c10::IndexError that describes last_fault(device) and clears it; returns when there is none.

@@ -8,6 +8,7 @@
 #include "make_params.h"
 #ifdef KVROPE_WITH_CUDA
 #include "cuda_launch.h"
+#include "text.h"
 #endif
 
 namespace kvrope {
@@ -20,8 +21,9 @@ void run_fused(const FusedArguments& args) {
 #else
   const bool has_kernel = device.is_cpu();
 #endif
-  TORCH_CHECK_VALUE(has_kernel, kFusedName, ": q: expected a tensor on a device this build has a kernel for, got ",
-                    device);
+  TORCH_CHECK_VALUE(
+      has_kernel,
+      text(kFusedName, ": q: expected a tensor on a device this build has a kernel for, got ", device));
   check_no_overlap(args);
   const RopeCacheParams params = make_params(args);
 #ifdef KVROPE_WITH_CUDA
@@ -42,7 +44,8 @@ FusedOutputs fused_qk_rope_reshape_and_cache(const FusedArguments& arguments) {
   }
   run_fused(args);
   const int64_t row_size = args.q.size(1) * args.q.size(2);
-  return {args.q_out->view({args.q.size(0), row_size}), *args.k_out, args.key_cache, args.value_cache, args.zeros_out};
+  return {args.q_out->view({args.q.size(0), row_size}), *args.k_out, args.key_cache, args.value_cache,
+          args.zeros_out};
 }
 
 }  // namespace kvrope

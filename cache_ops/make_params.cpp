@@ -6,9 +6,13 @@ namespace {
 using at::Tensor;
 
 // The stride of an axis of size 1 says nothing; 0 keeps it from deciding alignments.
-int64_t stride_of(const Tensor& tensor, int64_t axis) { return tensor.size(axis) > 1 ? tensor.stride(axis) : 0; }
+int64_t stride_of(const Tensor& tensor, int64_t axis) {
+  return tensor.size(axis) > 1 ? tensor.stride(axis) : 0;
+}
 
-void* data_of(const Tensor& tensor) { return const_cast<void*>(tensor.const_data_ptr()); }
+void* data_of(const Tensor& tensor) {
+  return const_cast<void*>(tensor.const_data_ptr());
+}
 
 HeadRows head_rows(const Tensor& tensor) {
   const int64_t dim_stride = tensor.size(2) > 1 ? tensor.stride(2) : 1;
@@ -62,7 +66,8 @@ PagedCache paged_cache(const Tensor& tensor, const CacheAxes& axes) {
   layout.block_stride = stride_of(tensor, axes.block);
   layout.head_stride = stride_of(tensor, axes.head);
   layout.offset_outer_stride = stride_of(tensor, axes.offset);
-  layout.dim_outer_stride = tensor.size(axes.dim) > 1 ? tensor.stride(axes.dim) : 1;
+  const bool splits_dim = axes.inner >= 0 && !axes.splits_offset;
+  layout.dim_outer_stride = tensor.size(axes.dim) > 1 || splits_dim ? stride_of(tensor, axes.dim) : 1;
   if (axes.inner >= 0) {
     const int64_t inner_stride = tensor.size(axes.inner) > 1 ? tensor.stride(axes.inner) : 1;
     const int log2 = log2_of(tensor.size(axes.inner));
@@ -91,10 +96,11 @@ RopeCacheParams make_params(const FusedArguments& args) {
     p.block_size = {keys.size(1)};
   } else {
     p.key_cache = paged_cache(keys, {.block = 0, .head = 1, .offset = 3, .dim = 2, .inner = 4});
-    p.value_cache = values.dim() == 4
-                        ? paged_cache(values, {.block = 0, .head = 1, .offset = 3, .dim = 2})
-                        : paged_cache(values, {.block = 0, .head = 1, .offset = 2, .dim = 3, .inner = 4,
-                                               .splits_offset = true});
+    p.value_cache =
+        values.dim() == 4
+            ? paged_cache(values, {.block = 0, .head = 1, .offset = 3, .dim = 2})
+            : paged_cache(values,
+                          {.block = 0, .head = 1, .offset = 2, .dim = 3, .inner = 4, .splits_offset = true});
     p.block_size = {keys.size(3)};
   }
   p.num_slots = keys.size(0) * p.block_size.divisor;
@@ -116,8 +122,12 @@ RopeCacheParams make_params(const FusedArguments& args) {
   p.rotary_dim = static_cast<int>(args.rotary_dim.value_or(p.head_size));
   p.rotary_dim_offset = static_cast<int>(args.rotary_dim_offset);
 
-  p.cos_sin = {data_of(args.cos_sin), args.cos_sin.size(0), stride_of(args.cos_sin, 0), args.cos_sin.stride(1),
-               dtype_of(args.cos_sin.scalar_type()), args.cos_sin.size(1) == 2 * p.rotary_dim};
+  p.cos_sin = {data_of(args.cos_sin),
+               args.cos_sin.size(0),
+               stride_of(args.cos_sin, 0),
+               args.cos_sin.stride(1),
+               dtype_of(args.cos_sin.scalar_type()),
+               args.cos_sin.size(1) == 2 * p.rotary_dim};
 
   p.dtype = dtype_of(args.q.scalar_type());
   p.cache_dtype = cache_dtype_of(args);

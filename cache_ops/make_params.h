@@ -6,7 +6,8 @@
 
 namespace kvrope {
 
-// args have passed check_arguments and hold q_out and k_out. The pointers stay valid as long as the tensors live.
+// args have passed check_arguments and hold q_out and k_out. The pointers stay valid as long as the tensors
+// live.
 RopeCacheParams make_params(const FusedArguments& args);
 
 }  // namespace kvrope

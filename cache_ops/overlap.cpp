@@ -1,4 +1,5 @@
 #include "overlap.h"
+#include "text.h"
 
 #include <c10/util/Exception.h>
 
@@ -8,8 +9,9 @@
 namespace kvrope {
 namespace {
 
-// Is there an x with 0 <= x[i] <= bound[i] and sum coefficient[i] * x[i] = target? The coefficients are the strides of
-// the arrays in question, largest first: what the smaller ones can still reach leaves a few values for each x.
+// Is there an x with 0 <= x[i] <= bound[i] and sum coefficient[i] * x[i] = target? The coefficients are the
+// strides of the arrays in question, largest first: what the smaller ones can still reach leaves a few values
+// for each x.
 class BoundedSum {
  public:
   void add(int64_t coefficient, int64_t bound) {
@@ -24,7 +26,8 @@ class BoundedSum {
   }
 
   bool reaches(int64_t target) {
-    std::sort(terms_.begin(), terms_.end(), [](const Term& a, const Term& b) { return a.coefficient > b.coefficient; });
+    std::sort(terms_.begin(), terms_.end(),
+              [](const Term& a, const Term& b) { return a.coefficient > b.coefficient; });
     int64_t largest = 0, divisor = 0;
     for (auto term = terms_.rbegin(); term != terms_.rend(); ++term) {
       largest += term->coefficient * term->bound;
@@ -32,6 +35,7 @@ class BoundedSum {
       term->largest_from_here = largest;
       term->divisor_from_here = divisor;
     }
+    steps_left_ = kMaxSteps;
     return reaches_from(0, target);
   }
 
@@ -42,8 +46,11 @@ class BoundedSum {
     int64_t divisor_from_here;
   };
 
-  bool reaches_from(size_t i, int64_t target) const {
-    if (target == 0) return true;
+  // A search that takes too long, which no layout in use comes near, counts as reached: the call is refused.
+  static constexpr int kMaxSteps = 1'000'000;
+
+  bool reaches_from(size_t i, int64_t target) {
+    if (target == 0 || --steps_left_ < 0) return true;
     if (i == terms_.size() || target < 0) return false;
     const Term& term = terms_[i];
     if (target > term.largest_from_here || target % term.divisor_from_here != 0) return false;
@@ -57,6 +64,7 @@ class BoundedSum {
   }
 
   c10::SmallVector<Term, 12> terms_;
+  int steps_left_ = 0;
 };
 
 bool is_same_view(const at::Tensor& a, const at::Tensor& b) {
@@ -80,11 +88,13 @@ StridedBytes bytes_of(const at::Tensor& tensor) {
   for (int64_t i = 0; i < tensor.dim(); ++i) {
     if (tensor.size(i) > 1) bytes.axes.push_back({tensor.size(i), tensor.stride(i) * bytes.item_size});
   }
-  std::sort(bytes.axes.begin(), bytes.axes.end(), [](const Axis& x, const Axis& y) { return x.stride < y.stride; });
+  std::sort(bytes.axes.begin(), bytes.axes.end(),
+            [](const Axis& x, const Axis& y) { return x.stride < y.stride; });
   return bytes;
 }
 
-// Index of a, minus index of b mirrored to (size - 1 - index), plus a byte within each item: all terms positive.
+// Index of a, minus index of b mirrored to (size - 1 - index), plus a byte within each item: all terms
+// positive.
 bool share_a_byte(const StridedBytes& a, const StridedBytes& b) {
   if (a.is_empty || b.is_empty || a.begin >= b.end() || b.begin >= a.end()) return false;
   BoundedSum sum;
@@ -108,8 +118,8 @@ bool overlaps_itself(const StridedBytes& a) {
   }
   if (is_nested) return false;
 
-  // Two different indices: some axis `lead` differs by at least one, the others by anything. Item sizes divide all
-  // strides, so that two elements share a byte only if they begin at the same one.
+  // Two different indices: some axis `lead` differs by at least one, the others by anything. Item sizes
+  // divide all strides, so that two elements share a byte only if they begin at the same one.
   for (size_t lead = 0; lead < axes.size(); ++lead) {
     BoundedSum sum;
     int64_t target = -axes[lead].stride;
@@ -133,21 +143,25 @@ void require_no_overlap(const char* operation, const std::vector<NamedTensor>& w
 
   for (size_t i = 0; i < written.size(); ++i) {
     const NamedTensor& w = written[i];
-    TORCH_CHECK_VALUE(!overlaps_itself(written_bytes[i]), operation, ": ", w.name,
-                      ": expected a tensor without elements that share memory, got strides ", w.tensor->strides(),
-                      " for shape ", w.tensor->sizes());
+    TORCH_CHECK_VALUE(
+        !overlaps_itself(written_bytes[i]),
+        text(operation, ": ", w.name, ": expected a tensor without elements that share memory, got strides ",
+             w.tensor->sym_strides(), " for shape ", w.tensor->sym_sizes()));
     for (size_t j = 0; j < i; ++j) {
-      TORCH_CHECK_VALUE(!share_a_byte(written_bytes[i], written_bytes[j]), operation, ": ", w.name,
-                        ": expected memory of its own, got elements shared with ", written[j].name);
+      TORCH_CHECK_VALUE(!share_a_byte(written_bytes[i], written_bytes[j]),
+                        text(operation, ": ", w.name,
+                             ": expected memory of its own, got elements shared with ", written[j].name));
     }
     for (size_t j = 0; j < read.size(); ++j) {
       const NamedTensor& r = read[j];
       if (!share_a_byte(written_bytes[i], read_bytes[j])) continue;
-      const bool may_be_same = std::find(in_place.begin(), in_place.end(),
-                                         std::pair<std::string_view, std::string_view>(w.name, r.name)) != in_place.end();
-      TORCH_CHECK_VALUE(may_be_same && is_same_view(*w.tensor, *r.tensor), operation, ": ", w.name,
-                        ": expected memory of its own", may_be_same ? " or exactly that of " : "",
-                        may_be_same ? r.name : "", ", got elements shared with ", r.name);
+      const bool may_be_same =
+          std::find(in_place.begin(), in_place.end(),
+                    std::pair<std::string_view, std::string_view>(w.name, r.name)) != in_place.end();
+      TORCH_CHECK_VALUE(may_be_same && is_same_view(*w.tensor, *r.tensor),
+                        text(operation, ": ", w.name, ": expected memory of its own",
+                             may_be_same ? " or exactly that of " : "", may_be_same ? r.name : "",
+                             ", got elements shared with ", r.name));
     }
   }
 }

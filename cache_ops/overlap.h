@@ -1,5 +1,5 @@
-// Whether strided tensors share elements, decided exactly: interleaved views of one buffer do not overlap although
-// their address ranges do.
+// Whether strided tensors share elements, decided exactly: interleaved views of one buffer do not overlap
+// although their address ranges do.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,8 +35,8 @@ struct NamedTensor {
   const at::Tensor* tensor;
 };
 
-// Throws ValueError where a written tensor overlaps itself, another written one or one that is read. A pair in
-// in_place (written, read) may be one and the same view.
+// Throws ValueError where a written tensor overlaps itself, another written one or one that is read. A pair
+// in in_place (written, read) may be one and the same view.
 void require_no_overlap(const char* operation, const std::vector<NamedTensor>& written,
                         const std::vector<NamedTensor>& read,
                         const std::vector<std::pair<std::string_view, std::string_view>>& in_place);

@@ -3,6 +3,8 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
+#include "text.h"
+
 namespace kvrope {
 namespace {
 
@@ -24,20 +26,13 @@ std::string Size::describe() const {
   return (name_.empty() ? "" : name_ + "=") + text_of(*value_);
 }
 
-std::string dtype_name(at::ScalarType type) { return c10::getDtypeNames(type).first; }
-
-std::string text_of(const c10::SymInt& number) {
-  const std::optional<int64_t> known = number.maybe_as_int();
-  return known ? std::to_string(*known) : number.toSymNode()->str();
+std::string dtype_name(at::ScalarType type) {
+  return c10::getDtypeNames(type).first;
 }
 
-std::string text_of(c10::SymIntArrayRef numbers) {
-  std::string text = "(";
-  for (const c10::SymInt& number : numbers) text += (text.size() > 1 ? ", " : "") + text_of(number);
-  return text + (numbers.size() == 1 ? ",)" : ")");
+std::string shape_text(const at::Tensor& tensor) {
+  return text_of(tensor.sym_sizes());
 }
-
-std::string shape_text(const at::Tensor& tensor) { return text_of(tensor.sym_sizes()); }
 
 TensorMatcher::TensorMatcher(const char* operation, const at::Tensor& device_from)
     : operation_(operation), device_(device_from.defined() ? device_from.device() : at::kCPU) {}
@@ -48,18 +43,21 @@ std::string TensorMatcher::prefix(const char* argument) const {
 
 void TensorMatcher::shape(const char* argument, const at::Tensor& tensor,
                           std::initializer_list<Size*> sizes) const {
-  TORCH_CHECK_VALUE(tensor.defined(), prefix(argument), "expected a tensor of shape ", pattern_text(sizes),
-                    ", got none");
-  TORCH_CHECK_VALUE(tensor.device() == device_, prefix(argument), "expected a tensor on ", device_.str(),
-                    " like q, got ", tensor.device().str());
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, prefix(argument), "expected a strided tensor, got another layout");
-  TORCH_CHECK_VALUE(tensor.dim() == static_cast<int64_t>(sizes.size()), prefix(argument), "expected shape ",
-                    pattern_text(sizes), ", got ", shape_text(tensor));
+  TORCH_CHECK_VALUE(tensor.defined(),
+                    text(prefix(argument), "expected a tensor of shape ", pattern_text(sizes), ", got none"));
+  TORCH_CHECK_VALUE(tensor.device() == device_, text(prefix(argument), "expected a tensor on ", device_,
+                                                     " like q, got ", tensor.device()));
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided,
+                    text(prefix(argument), "expected a strided tensor, got another layout"));
+  TORCH_CHECK_VALUE(!tensor.is_neg(), text(prefix(argument), "expected a tensor without a pending negation"));
+  TORCH_CHECK_VALUE(
+      tensor.dim() == static_cast<int64_t>(sizes.size()),
+      text(prefix(argument), "expected shape ", pattern_text(sizes), ", got ", shape_text(tensor)));
   const c10::SymIntArrayRef actual = tensor.sym_sizes();
   size_t i = 0;
   for (Size* size : sizes) {
-    TORCH_CHECK_VALUE(size->matches(actual[i++]), prefix(argument), "expected shape ", pattern_text(sizes), ", got ",
-                      shape_text(tensor));
+    TORCH_CHECK_VALUE(size->matches(actual[i++]), text(prefix(argument), "expected shape ",
+                                                       pattern_text(sizes), ", got ", shape_text(tensor)));
   }
 }
 
@@ -70,7 +68,8 @@ void TensorMatcher::dtype(const char* argument, const at::Tensor& tensor,
     if (tensor.scalar_type() == type) return;
   }
   for (const at::ScalarType type : fitting) names += (names.empty() ? "" : " or ") + dtype_name(type);
-  TORCH_CHECK_TYPE(false, prefix(argument), "expected dtype ", names, ", got ", dtype_name(tensor.scalar_type()));
+  TORCH_CHECK_TYPE(
+      false, text(prefix(argument), "expected dtype ", names, ", got ", dtype_name(tensor.scalar_type())));
 }
 
 }  // namespace kvrope

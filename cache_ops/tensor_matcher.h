@@ -1,5 +1,5 @@
-// Shapes as symbols: a size is bound by the first tensor that has it and compared with every later one, so that one
-// line a tensor replaces a dozen checks and every error reads alike:
+// Shapes as symbols: a size is bound by the first tensor that has it and compared with every later one, so
+// that one line a tensor replaces a dozen checks and every error reads alike:
 //
 //   fused_qk_rope_reshape_and_cache: k: expected shape (Tk, KH, D=64), got (5, 2, 32)
 //
@@ -35,7 +35,8 @@ class TensorMatcher {
 
   // The tensor has this rank and these sizes, lives on the common device and is strided.
   void shape(const char* argument, const at::Tensor& tensor, std::initializer_list<Size*> sizes) const;
-  void dtype(const char* argument, const at::Tensor& tensor, std::initializer_list<at::ScalarType> fitting) const;
+  void dtype(const char* argument, const at::Tensor& tensor,
+             std::initializer_list<at::ScalarType> fitting) const;
 
   // The part of an error text that every message begins with: "operation: argument: ".
   std::string prefix(const char* argument) const;
@@ -47,13 +48,5 @@ class TensorMatcher {
 
 std::string dtype_name(at::ScalarType type);       // "float16"
 std::string shape_text(const at::Tensor& tensor);  // "(5, 2, 64)"
-
-// Parts of an error text as strings. Streams are kept from crossing into torch's libraries: where a compiler links
-// its standard library statically, ours and theirs are two.
-inline std::string text_of(const char* text) { return text; }
-inline std::string text_of(const std::string& text) { return text; }
-inline std::string text_of(int64_t number) { return std::to_string(number); }
-std::string text_of(const c10::SymInt& number);
-std::string text_of(c10::SymIntArrayRef numbers);
 
 }  // namespace kvrope

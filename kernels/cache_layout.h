@@ -1,10 +1,11 @@
 // Where an element of a paged cache lives: one formula for every layout.
 //
-// A slot is block * block_size + offset. Some layouts split the offset, some split the head dimension, and each
-// part has its own stride:
+// A slot is block * block_size + offset. Some layouts split the offset, some split the head dimension, and
+// each part has its own stride:
 //
 //   element(slot, head, dim) = block * block_stride + head * head_stride
-//                            + (offset / offset_split) * offset_outer_stride + (offset % offset_split) * offset_inner_stride
+//                            + (offset / offset_split) * offset_outer_stride + (offset % offset_split) *
+//                            offset_inner_stride
 //                            + (dim / dim_split) * dim_outer_stride + (dim % dim_split) * dim_inner_stride
 //
 //   layout            tensor                      offset_split   dim_split
@@ -13,7 +14,8 @@
 //   x-split value     (NB, KH, Dv, BS)            -              -
 //   shuffled value    (NB, KH, BS/x, Dv, x)       x              -
 //
-// A part that is not split has split 1: its inner index is 0. Splits are powers of two and kept as their logarithm.
+// A part that is not split has split 1: its inner index is 0. Splits are powers of two and kept as their
+// logarithm.
 #pragma once
 
 #include "index_math.h"

@@ -10,17 +10,17 @@
 namespace kvrope {
 
 template <typename CacheT, typename Index>
-__device__ __forceinline__ CacheT* cache_row(const BasicPagedCache<Index>& cache, const Divisor<Index>& block_size,
-                                             int64_t slot, int head) {
+__device__ __forceinline__ CacheT* cache_row(const BasicPagedCache<Index>& cache,
+                                             const Divisor<Index>& block_size, int64_t slot, int head) {
   const SlotInBlock<Index> at = locate(static_cast<Index>(slot), block_size);
   return static_cast<CacheT*>(cache.data) + cache.layout.row_offset(at.block, at.offset, head);
 }
 
-// x holds the slice in T, values the same before it was rounded to T. Unscaled rows of the cache's own type keep
-// their bits.
+// x holds the slice in T, values the same before it was rounded to T. Unscaled rows of the cache's own type
+// keep their bits.
 template <typename CacheT, typename T, int kVec>
-__device__ __forceinline__ HeadSlice<CacheT, kVec> to_cache_type(const ScaleArray& scales, int head, bool divide,
-                                                                 const HeadSlice<T, kVec>& x,
+__device__ __forceinline__ HeadSlice<CacheT, kVec> to_cache_type(const ScaleArray& scales, int head,
+                                                                 bool divide, const HeadSlice<T, kVec>& x,
                                                                  SliceValues<kVec> values) {
   if (scales.data != nullptr) {
     const Scale scale(scales.data[head * scales.head_stride], divide);
@@ -43,7 +43,8 @@ __device__ __forceinline__ void store_contiguous(const BasicCacheLayout<Index>& 
   if (dims.has_hi) store_vec_once(row + layout.dim_offset(dims.hi), x.hi);
 }
 
-// Head dimensions dim_outer_stride apart: value caches of the split layouts, which never split the head dimension.
+// Head dimensions dim_outer_stride apart: value caches of the split layouts, which never split the head
+// dimension.
 template <typename Index, typename CacheT, int kVec>
 __device__ __forceinline__ void store_scattered(const BasicCacheLayout<Index>& layout, CacheT* row, Index dim,
                                                 const Vec<CacheT, kVec>& x) {

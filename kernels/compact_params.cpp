@@ -5,18 +5,26 @@
 namespace kvrope {
 namespace {
 
-bool fits(int64_t value) { return value >= 0 && value <= INT32_MAX; }
+bool fits(int64_t value) {
+  return value >= 0 && value <= INT32_MAX;
+}
 
-bool fits(const HeadRows& rows) { return fits(rows.token_stride) && fits(rows.head_stride) && fits(rows.dim_stride); }
+bool fits(const HeadRows& rows) {
+  return fits(rows.token_stride) && fits(rows.head_stride) && fits(rows.dim_stride);
+}
 
 bool fits(const CacheLayout& layout) {
   return fits(layout.block_stride) && fits(layout.head_stride) && fits(layout.offset_outer_stride) &&
          fits(layout.offset_inner_stride) && fits(layout.dim_outer_stride) && fits(layout.dim_inner_stride);
 }
 
-bool fits(const IndexArray& array) { return fits(array.size) && fits(array.stride); }
+bool fits(const IndexArray& array) {
+  return fits(array.size) && fits(array.stride);
+}
 
-uint32_t narrow(int64_t value) { return static_cast<uint32_t>(value); }
+uint32_t narrow(int64_t value) {
+  return static_cast<uint32_t>(value);
+}
 
 BasicHeadRows<uint32_t> narrow(const HeadRows& rows) {
   return {rows.data, narrow(rows.token_stride), narrow(rows.head_stride), narrow(rows.dim_stride)};
@@ -35,8 +43,8 @@ BasicPagedCache<uint32_t> narrow(const PagedCache& cache) {
   const CacheLayout& layout = cache.layout;
   return {cache.data,
           {narrow(layout.block_stride), narrow(layout.head_stride), narrow(layout.offset_outer_stride),
-           narrow(layout.offset_inner_stride), narrow(layout.dim_outer_stride), narrow(layout.dim_inner_stride),
-           layout.offset_split_log2, layout.dim_split_log2}};
+           narrow(layout.offset_inner_stride), narrow(layout.dim_outer_stride),
+           narrow(layout.dim_inner_stride), layout.offset_split_log2, layout.dim_split_log2}};
 }
 
 }  // namespace

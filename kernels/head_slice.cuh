@@ -19,7 +19,8 @@ struct SliceValues {
 
 // dim_stride is 1 wherever kVec > 1: the vector width is chosen so.
 template <typename T, int kVec>
-__device__ __forceinline__ HeadSlice<T, kVec> load_slice(const T* head, int64_t dim_stride, const SliceDims& dims) {
+__device__ __forceinline__ HeadSlice<T, kVec> load_slice(const T* head, int64_t dim_stride,
+                                                         const SliceDims& dims) {
   if constexpr (kVec > 1) dim_stride = 1;
   HeadSlice<T, kVec> x;
   x.lo = load_vec_once<kVec>(head + dims.lo * dim_stride);

@@ -1,16 +1,18 @@
 // Index arithmetic in two widths.
 //
-// Parameters come in two forms (rope_cache_params.h): with 64-bit strides and sizes, which take any call, and compact,
-// with 32-bit ones, for calls whose strides, rows, table rows and slots all fit in 31 bits. Compact parameters are
-// half as long and a product of two of their numbers is one instruction: a launch of a few microseconds notices both.
-// Products have 64 bits either way.
+// Parameters come in two forms (rope_cache_params.h): with 64-bit strides and sizes, which take any call, and
+// compact, with 32-bit ones, for calls whose strides, rows, table rows and slots all fit in 31 bits. Compact
+// parameters are half as long and a product of two of their numbers is one instruction: a launch of a few
+// microseconds notices both. Products have 64 bits either way.
 #pragma once
 
 #include "dtype.h"
 
 namespace kvrope {
 
-KVROPE_HOST_DEVICE int64_t product(int64_t index, int64_t stride) { return index * stride; }
+KVROPE_HOST_DEVICE int64_t product(int64_t index, int64_t stride) {
+  return index * stride;
+}
 
 KVROPE_HOST_DEVICE int64_t product(uint32_t index, uint32_t stride) {
   return static_cast<int64_t>(uint64_t{index} * stride);

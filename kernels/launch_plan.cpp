@@ -7,16 +7,18 @@
 namespace kvrope {
 namespace {
 
-// Measured on an H200. Few rows are a matter of latency: many thin threads. Many rows are a matter of bandwidth.
+// Measured on an H200. Few rows are a matter of latency: many thin threads. Many rows are a matter of
+// bandwidth.
 constexpr int kFewRows = 256;
 constexpr int kThreadsPerBlockOfFew = 512, kBytesPerVectorOfFew = 8, kScatteredBytesPerVectorOfFew = 4;
 constexpr int kThreadsPerBlock = 128;
-constexpr int kMinRowsForTiles = 128;
 constexpr int kMaxTileTokens = 16, kMaxThreadsPerTile = 1024;
 constexpr int kMinRowsForTilesWithPdl = 1024;  // below, the next launch's blocks get in the way
 constexpr int kMaxGridY = 65535;
 
-bool is_aligned(const void* data, int64_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }
+bool is_aligned(const void* data, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(data) % bytes == 0;
+}
 
 bool fits(const HeadRows& rows, DType dtype, int width) {
   if (rows.data == nullptr || width == 1) return true;
@@ -33,13 +35,13 @@ bool fits(const CacheLayout& layout, const void* data, DType dtype, int width) {
          (!is_split || layout.dim_outer_stride % width == 0) && is_aligned(data, width * size_of(dtype));
 }
 
-// A GPT-J vector of `width` elements takes width / 2 columns of a half-width table; asking for `width` of all styles
-// keeps one rule. A column vector is read in pieces of at most 16 bytes.
-bool fits(const CosSinTable& table, int rotary_dim, int width) {
+// A GPT-J vector of `width` elements takes width / 2 columns of a half-width table; asking for `width` of all
+// styles keeps one rule. A column vector is read in pieces of at most 16 bytes.
+bool fits(const CosSinTable& table, int width) {
   if (table.data == nullptr || width == 1) return true;
   const int64_t bytes = std::min<int64_t>(16, width * size_of(table.dtype));
   const int64_t elements = bytes / size_of(table.dtype);
-  return table.column_stride == 1 && table.row_stride % elements == 0 && (rotary_dim / 2) % elements == 0 &&
+  return table.column_stride == 1 && table.row_stride % elements == 0 &&
          is_aligned(table.data, bytes);
 }
 
@@ -49,16 +51,20 @@ bool fits(const RopeCacheParams& p, int width) {
   for (const HeadRows* rows : {&p.q, &p.q_out, &p.zeros_out, &p.k, &p.k_out, &p.v}) {
     if (!fits(*rows, p.dtype, width)) return false;
   }
-  if (!fits(p.cos_sin, p.rotary_dim, width)) return false;
+  if (!fits(p.cos_sin, width)) return false;
   if (!p.has_cache) return true;
   const CacheLayout& values = p.value_cache.layout;
   return fits(p.key_cache.layout, p.key_cache.data, p.cache_dtype, width) &&
          (!values.has_contiguous_dims(width) || fits(values, p.value_cache.data, p.cache_dtype, width));
 }
 
-bool is_31_bit(int64_t value) { return value >= 0 && value <= INT32_MAX; }
+bool is_31_bit(int64_t value) {
+  return value >= 0 && value <= INT32_MAX;
+}
 
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
+int ceil_div(int a, int b) {
+  return (a + b - 1) / b;
+}
 
 }  // namespace
 
@@ -84,12 +90,13 @@ LaunchPlan plan_launch(const RopeCacheParams& p) {
   plan.values_are_scattered = p.has_cache && !p.value_cache.layout.has_contiguous_dims(plan.vector_width);
   plan.threads_per_row = ceil_div(std::max(p.head_size, p.v_head_size), 2 * plan.vector_width);
 
-  // Elements of one head dimension of the value cache lie a block apart: lanes go along tokens where there are enough.
-  // The blocks of that part are counted in 31 bits.
-  const bool by_token = is_scattered && p.num_kv_rows >= kMinRowsForTiles && is_31_bit(p.num_kv_rows * kv_rows);
+  // Elements of one head dimension of the value cache lie a block apart: lanes go along tokens where there
+  // are enough. The blocks of that part are counted in 31 bits.
+  const bool by_token = is_scattered && !is_few && is_31_bit(p.num_kv_rows * kv_rows);
   const int rows = by_token ? p.num_q_heads : plan.num_rows;
   if (by_token) {
-    while ((2 << plan.tile_tokens_log2) <= std::min(kMaxTileTokens, kMaxThreadsPerTile / plan.threads_per_row)) {
+    while ((2 << plan.tile_tokens_log2) <=
+           std::min(kMaxTileTokens, kMaxThreadsPerTile / plan.threads_per_row)) {
       ++plan.tile_tokens_log2;
     }
     plan.rows_per_block = 1 << plan.tile_tokens_log2;
@@ -103,6 +110,7 @@ LaunchPlan plan_launch(const RopeCacheParams& p) {
     plan.blocks_by_row = ceil_div(rows, std::max(1, rows_that_fit));
     plan.rows_per_block = ceil_div(rows, plan.blocks_by_row);
   }
+  plan.keeps_last_of_slot = is_few && p.has_cache && p.slot_mapping.size > 1;
   plan.use_pdl = !by_token || p.num_kv_rows >= kMinRowsForTilesWithPdl;
   return plan;
 }

@@ -30,8 +30,8 @@ KVROPE_HOST_DEVICE float float_of(uint32_t bits) {
 #endif
 }
 
-// One sign bit, kExponentBits, kMantissaBits; kLargest is the code that overflow gives (the infinity of an IEEE
-// cast, the largest finite value of a saturating one) and kNan the one code that every NaN becomes.
+// One sign bit, kExponentBits, kMantissaBits; kLargest is the code that overflow gives (the infinity of an
+// IEEE cast, the largest finite value of a saturating one) and kNan the one code that every NaN becomes.
 template <int kExponentBits, int kMantissaBits, uint32_t kLargest, uint32_t kNan>
 struct Minifloat {
   static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;

@@ -1,6 +1,7 @@
-// One value from storage to fp32 and back, and the scaling on its way into the cache. Every conversion rounds to
-// nearest, ties to even. fp16, bf16: IEEE casts, every NaN becomes 0x7fff. fp8: overflow and infinities saturate
-// to the largest finite value, NaN becomes 0x7f. Device instructions and portable code give the same bits.
+// One value from storage to fp32 and back, and the scaling on its way into the cache. Every conversion rounds
+// to nearest, ties to even. fp16, bf16: IEEE casts, every NaN becomes 0x7fff. fp8: overflow and infinities
+// saturate to the largest finite value, NaN becomes 0x7f. Device instructions and portable code give the same
+// bits.
 #pragma once
 
 #include "minifloat.h"
@@ -12,7 +13,9 @@
 
 namespace kvrope {
 
-KVROPE_HOST_DEVICE float to_float(float value) { return value; }
+KVROPE_HOST_DEVICE float to_float(float value) {
+  return value;
+}
 
 KVROPE_HOST_DEVICE float to_float(fp16 value) {
 #ifdef __CUDA_ARCH__
@@ -22,7 +25,9 @@ KVROPE_HOST_DEVICE float to_float(fp16 value) {
 #endif
 }
 
-KVROPE_HOST_DEVICE float to_float(bf16 value) { return float_of(static_cast<uint32_t>(value.bits) << 16); }
+KVROPE_HOST_DEVICE float to_float(bf16 value) {
+  return float_of(static_cast<uint32_t>(value.bits) << 16);
+}
 
 template <typename T>
 KVROPE_HOST_DEVICE T from_float(float value);
@@ -81,7 +86,8 @@ struct Scale {
   float reciprocal;
   bool divide;
 
-  KVROPE_HOST_DEVICE Scale(float value, bool divide) : value(value), reciprocal(1.0f / value), divide(divide) {}
+  KVROPE_HOST_DEVICE Scale(float value, bool divide)
+      : value(value), reciprocal(1.0f / value), divide(divide) {}
 
   KVROPE_HOST_DEVICE float apply(float x) const { return divide ? x / value : x * reciprocal; }
 };

@@ -13,7 +13,8 @@ __device__ FaultRecord fault_record;
 
 template <typename T>
 cudaError_t launch_with_dtype(const RopeCacheParams& params, const LaunchPlan& plan, cudaStream_t stream) {
-  if (!params.has_cache || params.cache_dtype == params.dtype) return launch_with_types<T, T>(params, plan, stream);
+  if (!params.has_cache || params.cache_dtype == params.dtype)
+    return launch_with_types<T, T>(params, plan, stream);
   switch (params.cache_dtype) {
     case DType::fp8_e4m3:
       return launch_with_types<T, fp8_e4m3>(params, plan, stream);
@@ -32,7 +33,8 @@ bool device_has_pdl() {
   if (cudaGetDevice(&device) != cudaSuccess || device >= kMaxDevices) return false;
   if (major_of[device] == 0) {
     int major = 0;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) return false;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
+      return false;
     major_of[device] = major;
   }
   return major_of[device] >= 9;

@@ -12,18 +12,20 @@
 //   x-split value     D elements, block_size apart                      single elements
 //   shuffled value    D elements, x apart                               single elements
 //
-// A thread serves one slice of a row: two vectors lo, hi of kVec elements (slice_dims.cuh). Which thread serves which
-// slice is work_of_thread's business (thread_work.cuh). One launch serves every dtype pair, layout, stride and size;
-// compiled in are only the element types, the vector width and the style.
+// A thread serves one slice of a row: two vectors lo, hi of kVec elements (slice_dims.cuh). Which thread
+// serves which slice is work_of_thread's business (thread_work.cuh). One launch serves every dtype pair,
+// layout, stride and size; compiled in are only the element types, the vector width and the style.
 //
-// The position of a token is read, never derived from an index; arithmetic is fp32 and rounds once, at the store;
-// V is never rotated; a thread reads both elements of a pair before it writes either, so q_out may be q and k_out k.
+// The position of a token is read, never derived from an index; arithmetic is fp32 and rounds once, at the
+// store; V is never rotated; a thread reads both elements of a pair before it writes either, so q_out may be
+// q and k_out k.
 #pragma once
 
 #include <type_traits>
 
 #include "cache_row.cuh"
 #include "head_slice.cuh"
+#include "last_of_slot.cuh"
 #include "rope_cache_params.h"
 #include "rotate_slice.cuh"
 #include "slots.cuh"
@@ -50,7 +52,8 @@ __device__ __forceinline__ T* head_of(const BasicHeadRows<Index>& rows, Index to
          product(static_cast<Index>(head), rows.head_stride);
 }
 
-__device__ __forceinline__ void record_fault(FaultRecord* record, FaultKind kind, int64_t row, int64_t value) {
+__device__ __forceinline__ void record_fault(FaultRecord* record, FaultKind kind, int64_t row,
+                                             int64_t value) {
   if (record == nullptr || atomicCAS(&record->is_claimed, 0, 1) != 0) return;
   record->kind = kind;
   record->row = row;
@@ -59,7 +62,8 @@ __device__ __forceinline__ void record_fault(FaultRecord* record, FaultKind kind
 
 // For a row that is not cached: one thread a token calls this.
 template <typename Index>
-__device__ __noinline__ void record_fault_of_row(const BasicRopeCacheParams<Index>& p, Index token, bool has_position) {
+__device__ __noinline__ void record_fault_of_row(const BasicRopeCacheParams<Index>& p, Index token,
+                                                 bool has_position) {
   const Slot slot = resolve_slot(p, token);
   if (slot.state == SlotState::padding) return;
   if (!has_position) {
@@ -80,13 +84,13 @@ __device__ __noinline__ float out_of_table_value(const BasicRopeCacheParams<Inde
 // In each of these the loads of the row's own elements stand before whatever waits for its position or slot.
 
 template <typename T, int kVec, bool kIsNeox, typename Index>
-__device__ __forceinline__ void query_slice(const BasicRopeCacheParams<Index>& p, Index token, int head, int i) {
+__device__ __forceinline__ void query_slice(const BasicRopeCacheParams<Index>& p, Index token,
+                                            int64_t position, int head, int i) {
   const HeadShape shape = {p.head_size, p.rotary_dim, p.rotary_dim_offset};
   if (i >= num_slices<kVec>(shape)) return;
   const SliceDims dims = slice_dims<kVec>(shape, kIsNeox, i);
   HeadSlice<T, kVec> x = load_slice<T, kVec>(head_of<const T>(p.q, token, head), p.q.dim_stride, dims);
 
-  const int64_t position = effective_position(p, token);
   if (!is_in_table(p, position)) {
     x = filled<T, kVec>(out_of_table_value(p, token));
   } else if (dims.is_rotated) {
@@ -101,15 +105,14 @@ __device__ __forceinline__ void query_slice(const BasicRopeCacheParams<Index>& p
 }
 
 template <typename T, typename CacheT, int kVec, bool kIsNeox, typename Index>
-__device__ __forceinline__ void key_slice(const BasicRopeCacheParams<Index>& p, const LaunchPlan& plan, Index token,
-                                          int head, int i) {
+__device__ __forceinline__ void key_slice(const BasicRopeCacheParams<Index>& p, Index token, int64_t position,
+                                          bool is_superseded, int head, int i) {
   const bool is_rotated = token < p.num_tokens;  // otherwise the row is final already
   const HeadShape shape = {p.head_size, is_rotated ? p.rotary_dim : 0, is_rotated ? p.rotary_dim_offset : 0};
   if (i >= num_slices<kVec>(shape)) return;
   const SliceDims dims = slice_dims<kVec>(shape, kIsNeox, i);
   HeadSlice<T, kVec> x = load_slice<T, kVec>(head_of<const T>(p.k, token, head), p.k.dim_stride, dims);
 
-  const int64_t position = is_rotated ? effective_position(p, token) : 0;
   const int64_t slot = p.has_cache ? cache_slot(p, token) : -1;
   const bool has_position = !is_rotated || is_in_table(p, position);
   SliceValues<kVec> values = widen(x);
@@ -124,28 +127,29 @@ __device__ __forceinline__ void key_slice(const BasicRopeCacheParams<Index>& p, 
     store_slice(head_of<T>(p.k_out, token, head), p.k_out.dim_stride, dims, x);
   }
   if (has_position && slot >= 0) {
+    if (is_superseded) return;
     CacheT* row = cache_row<CacheT>(p.key_cache, p.block_size, slot, head);
     store_contiguous(p.key_cache.layout, row, dims,
-                               to_cache_type<CacheT>(p.k_scale, head, p.match_unfused, x, values));
+                     to_cache_type<CacheT>(p.k_scale, head, p.match_unfused, x, values));
   } else if (i == 0 && head == 0) {
     record_fault_of_row(p, token, has_position);
   }
 }
 
 template <typename T, typename CacheT, int kVec, bool kIsNeox, typename Index>
-__device__ __forceinline__ void value_slice(const BasicRopeCacheParams<Index>& p, const LaunchPlan& plan, Index token,
-                                          int head, int i) {
+__device__ __forceinline__ void value_slice(const BasicRopeCacheParams<Index>& p, Index token,
+                                            int64_t position, bool is_scattered, int head, int i) {
   const HeadShape shape = {p.v_head_size, 0, 0};
   if (i >= num_slices<kVec>(shape)) return;
   const SliceDims dims = slice_dims<kVec>(shape, kIsNeox, i);
   const HeadSlice<T, kVec> x = load_slice<T, kVec>(head_of<const T>(p.v, token, head), p.v.dim_stride, dims);
 
   const int64_t slot = cache_slot(p, token);
-  const bool has_position = token >= p.num_tokens || is_in_table(p, effective_position(p, token));
+  const bool has_position = token >= p.num_tokens || is_in_table(p, position);
   if (!has_position || slot < 0) return;
   CacheT* row = cache_row<CacheT>(p.value_cache, p.block_size, slot, head);
   const HeadSlice<CacheT, kVec> stored = to_cache_type<CacheT>(p.v_scale, head, p.match_unfused, x, widen(x));
-  if (plan.values_are_scattered) {
+  if (is_scattered) {
     store_scattered(p.value_cache.layout, row, dims, stored);
   } else {
     store_contiguous(p.value_cache.layout, row, dims, stored);
@@ -157,17 +161,25 @@ template <int kVec>
 using ParamsFor = std::conditional_t<kVec == 1, RopeCacheParams, CompactParams>;
 
 template <typename T, typename CacheT, int kVec, bool kIsNeox>
-__global__ void rope_cache_kernel(const __grid_constant__ ParamsFor<kVec> p, const __grid_constant__ LaunchPlan plan) {
+__global__ void rope_cache_kernel(const __grid_constant__ ParamsFor<kVec> p,
+                                  const __grid_constant__ LaunchPlan plan) {
   let_next_kernel_start();
   wait_for_earlier_kernels();
-  const auto work = work_of_thread(p, plan);
+  const auto [token, row, slice] = work_of_thread(p, plan);
   const int key_rows = p.num_q_heads, value_rows = key_rows + p.num_kv_heads;
-  if (work.row < key_rows) {
-    if (work.token < p.num_tokens) query_slice<T, kVec, kIsNeox>(p, work.token, work.row, work.slice);
-  } else if (work.row < value_rows) {
-    key_slice<T, CacheT, kVec, kIsNeox>(p, plan, work.token, work.row - key_rows, work.slice);
-  } else if (work.row < plan.num_rows) {
-    value_slice<T, CacheT, kVec, kIsNeox>(p, plan, work.token, work.row - value_rows, work.slice);
+
+  const int64_t position = token < p.num_tokens ? effective_position(p, token) : 0;  // KV-only rows have none
+  bool superseded = false;
+  if (plan.keeps_last_of_slot && __any_sync(__activemask(), row >= key_rows))
+    superseded = is_superseded(p, token);
+
+  if (row < key_rows) {
+    if (token < p.num_tokens) query_slice<T, kVec, kIsNeox>(p, token, position, row, slice);
+  } else if (row < value_rows) {
+    key_slice<T, CacheT, kVec, kIsNeox>(p, token, position, superseded, row - key_rows, slice);
+  } else if (row < plan.num_rows && !superseded) {
+    value_slice<T, CacheT, kVec, kIsNeox>(p, token, position, plan.values_are_scattered, row - value_rows,
+                                          slice);
   }
 }
 

@@ -21,7 +21,8 @@ cudaError_t launch_instance(const RopeCacheParams& params, const LaunchPlan& pla
   if constexpr (kVec == 1) {
     return cudaLaunchKernelEx(&config, rope_cache_kernel<T, CacheT, kVec, kIsNeox>, params, plan);
   } else {
-    return cudaLaunchKernelEx(&config, rope_cache_kernel<T, CacheT, kVec, kIsNeox>, make_compact(params), plan);
+    return cudaLaunchKernelEx(&config, rope_cache_kernel<T, CacheT, kVec, kIsNeox>, make_compact(params),
+                              plan);
   }
 }
 

@@ -1,13 +1,14 @@
-// Everything the kernel is told: pointers with their shapes and strides, sizes, flags. A plain struct without torch
-// types; strides are in elements and may take any value. A tensor that is absent has a null pointer; so may one without
-// elements, wherefore flags say what the call has.
+// Everything the kernel is told: pointers with their shapes and strides, sizes, flags. A plain struct without
+// torch types; strides are in elements and may take any value. A tensor that is absent has a null pointer; so
+// may one without elements, wherefore flags say what the call has.
 //
 //   T   rows of q                      QH  query heads            D   head size of q and k
 //   Tk  rows of k and v, Tk >= T       KH  key and value heads    Dv  head size of v
 //   R   rotary_dim, even, in 2..D
 //
-// Callers fill RopeCacheParams; the compact form (index_math.h) is made of it by the launcher. Members stand in the
-// order in which a thread needs them: the first use of each 64 bytes of a launch's parameters costs a cache miss.
+// Callers fill RopeCacheParams; the compact form (index_math.h) is made of it by the launcher. Members stand
+// in the order in which a thread needs them: the first use of each 64 bytes of a launch's parameters costs a
+// cache miss.
 #pragma once
 
 #include "cache_layout.h"
@@ -63,21 +64,21 @@ struct BasicRopeCacheParams {
   DType dtype;         // of q, k, v, k_out, zeros_out, q_out
   DType cache_dtype;   // dtype, or one of fp8
 
-  BasicIndexArray<Index> pos;            // (T,)
-  BasicCosSinTable<Index> cos_sin;       // (P, W)
-  BasicHeadRows<Index> q, q_out;         // (T, QH, D)
-  BasicIndexArray<Index> slot_mapping;   // (T_slot,), T_slot <= Tk
-  Index num_slots;                       // blocks * block size of both caches
+  BasicIndexArray<Index> pos;           // (T,)
+  BasicCosSinTable<Index> cos_sin;      // (P, W)
+  BasicHeadRows<Index> q, q_out;        // (T, QH, D)
+  BasicIndexArray<Index> slot_mapping;  // (T_slot,), T_slot <= Tk
+  Index num_slots;                      // blocks * block size of both caches
   Divisor<Index> block_size;
-  BasicHeadRows<Index> v;                // (Tk, KH, Dv)
+  BasicHeadRows<Index> v;  // (Tk, KH, Dv)
   BasicPagedCache<Index> value_cache;
-  BasicHeadRows<Index> k, k_out;         // (Tk, KH, D)
+  BasicHeadRows<Index> k, k_out;  // (Tk, KH, D)
   BasicPagedCache<Index> key_cache;
-  ScaleArray k_scale, v_scale;           // () or (KH,)
-  BasicIndexArray<Index> offs;           // (T,)
+  ScaleArray k_scale, v_scale;              // () or (KH,)
+  BasicIndexArray<Index> offs;              // (T,)
   BasicIndexArray<Index> swa_slot_mapping;  // (N,)
-  BasicHeadRows<Index> zeros_out;        // (T, QH, D)
-  FaultRecord* fault_record;  // device memory; may be null: faults are then not recorded
+  BasicHeadRows<Index> zeros_out;           // (T, QH, D)
+  FaultRecord* fault_record;                // device memory; may be null: faults are then not recorded
 };
 
 using HeadRows = BasicHeadRows<int64_t>;

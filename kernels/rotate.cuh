@@ -1,5 +1,5 @@
-// The rotation, written once: which two elements of a head make a pair, which table columns hold their angle, and
-// the arithmetic of one pair. The CPU kernel, every vector width and both styles go through here.
+// The rotation, written once: which two elements of a head make a pair, which table columns hold their angle,
+// and the arithmetic of one pair. The CPU kernel, every vector width and both styles go through here.
 #pragma once
 
 #include <cmath>
@@ -8,9 +8,9 @@
 
 namespace kvrope {
 
-// a' = a cos - b sin, b' = b cos + a sin in fp32, each one rounded product inside one fused multiply-add: the order
-// of roundings is part of the contract, so that all code paths agree to the bit. An element's own cosine and sine
-// are passed since a full-width table may give the two elements of a pair different ones.
+// a' = a cos - b sin, b' = b cos + a sin in fp32, each one rounded product inside one fused multiply-add: the
+// order of roundings is part of the contract, so that all code paths agree to the bit. An element's own
+// cosine and sine are passed since a full-width table may give the two elements of a pair different ones.
 KVROPE_HOST_DEVICE float rotate_first(float a, float b, float cos, float sin) {
 #ifdef __CUDA_ARCH__
   return __fmaf_rn(a, cos, -__fmul_rn(b, sin));
@@ -43,7 +43,9 @@ struct RotaryStyle {
     if (!is_neox) return j / 2;
     return j < rotary_dim / 2 ? j : j - rotary_dim / 2;
   }
-  KVROPE_HOST_DEVICE int sine_offset(int rotary_dim) const { return is_full_width ? rotary_dim : rotary_dim / 2; }
+  KVROPE_HOST_DEVICE int sine_offset(int rotary_dim) const {
+    return is_full_width ? rotary_dim : rotary_dim / 2;
+  }
 };
 
 }  // namespace kvrope

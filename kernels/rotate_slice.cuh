@@ -48,10 +48,11 @@ __device__ __forceinline__ void rotate_across(SliceValues<kVec>& x, const TableR
 
 // GPT-J: x[2j] and x[2j+1] are a pair.
 template <typename TableT, int kVec>
-__device__ __forceinline__ void rotate_within(float (&x)[kVec], const TableRow<TableT>& row, const RotaryStyle& style,
-                                              int rotary_dim, int element) {
+__device__ __forceinline__ void rotate_within(float (&x)[kVec], const TableRow<TableT>& row,
+                                              const RotaryStyle& style, int rotary_dim, int element) {
   static_assert(kVec % 2 == 0);
-  const int column = style.cosine_column(element, rotary_dim), sine_column = column + style.sine_offset(rotary_dim);
+  const int column = style.cosine_column(element, rotary_dim),
+            sine_column = column + style.sine_offset(rotary_dim);
   float cos[kVec], sin[kVec];
   if (style.is_full_width) {
     row.load(column, cos);
@@ -82,7 +83,8 @@ __device__ __forceinline__ void rotate_slice_by(SliceValues<kVec>& x, const Basi
       static_cast<const TableT*>(table.data) + product(static_cast<Index>(position), table.row_stride),
       table.column_stride};
   const RotaryStyle style = {kIsNeox, table.is_full_width};
-  const int lo = dims.lo - p.rotary_dim_offset, hi = dims.hi - p.rotary_dim_offset;  // among the rotated elements
+  const int lo = dims.lo - p.rotary_dim_offset,
+            hi = dims.hi - p.rotary_dim_offset;  // among the rotated elements
   if constexpr (kIsNeox || kVec == 1) {
     rotate_across(x, row, style, p.rotary_dim, lo, hi);
   } else {

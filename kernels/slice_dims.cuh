@@ -35,14 +35,17 @@ template <int kVec>
 KVROPE_HOST_DEVICE SliceDims slice_dims(const HeadShape& head, bool is_neox, int i) {
   const int rotated = static_cast<int>(static_cast<unsigned>(head.rotary_dim) / (2 * kVec));
   if (i < rotated) {
-    if (kVec == 1 && !is_neox) return {head.rotary_dim_offset + 2 * i, head.rotary_dim_offset + 2 * i + 1, true, true};
+    if (kVec == 1 && !is_neox)
+      return {head.rotary_dim_offset + 2 * i, head.rotary_dim_offset + 2 * i + 1, true, true};
     const int lo = head.rotary_dim_offset + i * kVec;
     return {lo, lo + head.rotary_dim / 2, true, true};
   }
   const int passing = static_cast<int>(static_cast<unsigned>(head.head_size - head.rotary_dim) / kVec);
   const int half = (passing + 1) / 2;
   const int c = i - rotated;
-  const auto skip_rotated = [&](int dim) { return dim < head.rotary_dim_offset ? dim : dim + head.rotary_dim; };
+  const auto skip_rotated = [&](int dim) {
+    return dim < head.rotary_dim_offset ? dim : dim + head.rotary_dim;
+  };
   return {skip_rotated(c * kVec), skip_rotated((c + half) * kVec), false, c + half < passing};
 }
 

@@ -1,5 +1,5 @@
-// What the scheduler's numbers mean: the slot of a row, behind the sliding-window table where there is one, and the
-// effective position of a row. Nothing is read outside an array.
+// What the scheduler's numbers mean: the slot of a row, behind the sliding-window table where there is one,
+// and the effective position of a row. Nothing is read outside an array.
 #pragma once
 
 #include <climits>
@@ -15,8 +15,8 @@ KVROPE_HOST_DEVICE int64_t load_index(const BasicIndexArray<Index>& array, Index
                         : static_cast<int64_t>(static_cast<const int32_t*>(array.data)[at]);
 }
 
-// The slot of a row in the cache, or -1 where the row is not cached for whatever reason: tested before the window table
-// is read and again after.
+// The slot of a row in the cache, or -1 where the row is not cached for whatever reason: tested before the
+// window table is read and again after.
 template <typename Index>
 KVROPE_HOST_DEVICE int64_t cache_slot(const BasicRopeCacheParams<Index>& p, Index row) {
   int64_t slot = row < p.slot_mapping.size ? load_index(p.slot_mapping, row) : -1;
@@ -41,11 +41,13 @@ KVROPE_HOST_DEVICE Slot resolve_slot(const BasicRopeCacheParams<Index>& p, Index
   if (row >= p.slot_mapping.size) return {SlotState::padding, -1};
   const int64_t slot = load_index(p.slot_mapping, row);
   if (slot < 0) return {SlotState::padding, slot};
-  if (!p.has_swa) return {is_index(slot, p.num_slots) ? SlotState::valid : SlotState::slot_out_of_range, slot};
+  if (!p.has_swa)
+    return {is_index(slot, p.num_slots) ? SlotState::valid : SlotState::slot_out_of_range, slot};
   if (!is_index(slot, p.swa_slot_mapping.size)) return {SlotState::slot_out_of_range, slot};
   const int64_t window_slot = load_index(p.swa_slot_mapping, static_cast<Index>(slot));
   if (window_slot < 0) return {SlotState::padding, window_slot};
-  return {is_index(window_slot, p.num_slots) ? SlotState::valid : SlotState::window_out_of_range, window_slot};
+  return {is_index(window_slot, p.num_slots) ? SlotState::valid : SlotState::window_out_of_range,
+          window_slot};
 }
 
 template <typename Index>

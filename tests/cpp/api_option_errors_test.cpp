@@ -159,7 +159,7 @@ const ErrorCase kOptionErrors[] = {
     {"sparse",
      Error::value,
      "cos_sin",
-     {"strided", "got layout Sparse"},
+     {"strided", "layout"},
      [](Args& a) { a.cos_sin = a.cos_sin.to_sparse(); }},
     {"q_out_shares_with_k",
      Error::value,

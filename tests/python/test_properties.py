@@ -53,7 +53,7 @@ def test_any_strides(device: str, data: st.DataObject) -> None:
     verify(call)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(case=strategies.cases("cpu"), data=st.data())
 def test_rows_do_not_depend_on_each_other(case: Case, data: st.DataObject) -> None:
     """The rows of a batch, one call each, give the bits of one call of all."""

@@ -16,7 +16,8 @@ namespace {
 
 constexpr int64_t kLeastTableRows = 256;
 constexpr int64_t kMostTableRows = 1 << 20;  // that a table has without being told
-constexpr int64_t kSpareBlocks = 2;          // that no row addresses
+constexpr int64_t kMostWindowEntries = 1 << 27;
+constexpr int64_t kSpareBlocks = 2;  // that no row addresses
 
 // A row's place in its request: what decides the block of a paged cache it goes to.
 struct LogicalRow {
@@ -307,6 +308,11 @@ RowPlan plan_rows(const CaseSpec& spec) {
     int64_t for_rows = ceil_divide(spec.slots_length(), spec.block_size) + kSpareBlocks;
     plan.num_blocks = spec.num_blocks.value_or(for_rows);
     pool_blocks = 2 * std::max(needed, plan.num_blocks);
+    if (!spec.slots.swa->values && pool_blocks > kMostWindowEntries / spec.block_size) {
+      throw FileError(spec.pointer + "/num_blocks", "must give at most " +
+                                                        std::to_string(kMostWindowEntries / 2) +
+                                                        " slots where a window table is made");
+    }
   }
   plan.slot_mapping = plan_slots(spec, rows, pool_blocks);
   pad_slots(spec, plan.slot_mapping);

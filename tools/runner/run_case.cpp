@@ -24,16 +24,25 @@ std::string message_of(const std::exception& error) {
   return error.what();
 }
 
-// Bytes of host memory that the case takes: numbers, buffers, and their copies before and after the call.
-double host_bytes(const CaseSpec& spec, const RowPlan& plan) {
-  auto as_double = [](int64_t size) { return static_cast<double>(size); };
+double as_double(int64_t size) {
+  return static_cast<double>(size);
+}
+
+// Bytes of host memory that a case takes: numbers, buffers, and their copies before and after the call. Those
+// of its rows are known before anything is planned.
+double host_bytes_of_rows(const CaseSpec& spec) {
   double q = as_double(spec.tokens()) * as_double(spec.q_heads * spec.head_dim);
   double kv = as_double(spec.kv_rows()) * as_double(spec.kv_heads * (spec.head_dim + spec.value_dim()));
+  double indices = as_double(spec.tokens()) + as_double(spec.slots_length());
+  return 32 * (q + kv) + 100 * indices;
+}
+
+double host_bytes_of_caches(const CaseSpec& spec, const RowPlan& plan) {
   double table = as_double(plan.table_rows) * as_double(spec.table_width());
   double slots = as_double(plan.num_blocks) * as_double(spec.block_size);
   double cache = slots * as_double(spec.kv_heads * (spec.head_dim + spec.value_dim())) +
                  2 * as_double(plan.num_blocks) * as_double(spec.page_padding);
-  return 32 * (q + kv + table) + 4 * cache * bytes_of(spec.cache_format());
+  return 32 * table + 4 * cache * bytes_of(spec.cache_format());
 }
 
 // What the machine can give out without swapping; no limit where it does not say.
@@ -46,8 +55,7 @@ double available_bytes() {
   return std::numeric_limits<double>::infinity();
 }
 
-std::optional<std::string> lacking_memory(const CaseSpec& spec) {
-  double needed = host_bytes(spec, plan_rows(spec));
+std::optional<std::string> lacking_memory(double needed) {
   double available = available_bytes();
   if (needed < 0.8 * available) return std::nullopt;
   auto gigabytes = [](double bytes) { return std::to_string(static_cast<int64_t>(bytes / 1e9) + 1) + " GB"; };
@@ -112,7 +120,10 @@ CaseResult judge_return(const CaseSpec& spec, const std::optional<std::string>& 
 }
 
 CaseResult call_and_judge(const CaseSpec& spec, c10::Device device, const Operation& operation) {
-  if (auto lacking = lacking_memory(spec)) return {Disposition::skipped, *lacking, {}, 0};
+  double bytes_of_rows = host_bytes_of_rows(spec);
+  if (auto lacking = lacking_memory(bytes_of_rows)) return {Disposition::skipped, *lacking, {}, 0};
+  double bytes = bytes_of_rows + host_bytes_of_caches(spec, plan_rows(spec));
+  if (auto lacking = lacking_memory(bytes)) return {Disposition::skipped, *lacking, {}, 0};
   CallData data = make_call_data(spec);
   CallBuffers buffers(spec, data, device);
   FusedOutputs outputs;
