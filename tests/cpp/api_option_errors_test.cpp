@@ -198,7 +198,7 @@ const ErrorCase kOptionErrors[] = {
     {"k_out_expanded",
      Error::value,
      "k_out",
-     {"without elements that share memory", "strides [0, 16, 1]"},
+     {"without elements that share memory", "strides (0, 16, 1)"},
      [](Args& a) {
        a.k_out = like(a.k, {1, 2, 16}).expand({7, 2, 16});
      }},

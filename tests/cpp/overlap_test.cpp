@@ -344,8 +344,8 @@ TEST(RequireNoOverlap, InPlaceIsTheSameViewOrNothing) {
 TEST(RequireNoOverlap, WrittenTensorsThatOverlapThemselves) {
   const at::Tensor expanded = at::zeros({1, 8}).expand({4, 8});
   EXPECT_EQ(error_of({{"k_out", &expanded}}, {}),
-            "operation: k_out: expected a tensor without elements that share memory, got strides [0, 1] for "
-            "shape [4, 8]");
+            "operation: k_out: expected a tensor without elements that share memory, got strides (0, 1) for "
+            "shape (4, 8)");
   EXPECT_EQ(error_of({}, {{"k", &expanded}}), "");  // reading one element often is fine
 }
 

@@ -24,6 +24,15 @@ def test_many_tokens(device: str, num_tokens: int) -> None:
     )
 
 
+@pytest.mark.parametrize("in_place", [False, True], ids=["apart", "in_place"])
+@pytest.mark.parametrize("layout", ["flash", "x_split", "shuffled"])
+@pytest.mark.parametrize("num_tokens", [256, 257, 300])
+def test_more_rows_than_a_decode_step(device: str, num_tokens: int, layout: str, in_place: bool) -> None:
+    """On both sides of the size at which the launch changes its shape."""
+    out = "in_place" if in_place else "contiguous"
+    verify(Case(device, num_tokens=num_tokens, layout=layout, num_blocks=24, q_out=out, k_out=out))
+
+
 @pytest.mark.parametrize("layout", ["flash", "x_split"])
 def test_one_token_of_many_heads(device: str, layout: str) -> None:
     verify(
