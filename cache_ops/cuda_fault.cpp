@@ -80,6 +80,7 @@ void cuda_check(c10::Device device) {
   const std::optional<Fault> fault = describe(read_record(device));
   if (!fault) return;
   C10_CUDA_CHECK(cudaMemset(cuda_fault_record(device.index()), 0, sizeof(FaultRecord)));
+  C10_CUDA_CHECK(cudaDeviceSynchronize());  // a launch on another stream may follow at once
   TORCH_CHECK_INDEX(
       false, text("fused_qk_rope_reshape_and_cache on ", device, ": ", fault->argument, " gives ",
                   fault->value, " for row ", fault->row, ": ", fault->kind,

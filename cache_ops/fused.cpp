@@ -6,9 +6,9 @@
 #include "check_arguments.h"
 #include "cpu_kernel.h"
 #include "make_params.h"
+#include "text.h"
 #ifdef KVROPE_WITH_CUDA
 #include "cuda_launch.h"
-#include "text.h"
 #endif
 
 namespace kvrope {

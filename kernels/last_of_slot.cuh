@@ -1,7 +1,7 @@
 // Rows that ask for one slot: the last of them gets it whole, as on the CPU, in calls of few rows
 // (launch_plan.h). Blocks of different rows store at the same time, so that a row has to know of later ones
-// before it stores. The lanes of a warp, which serve one token there, look at the later rows together; the
-// loads run beside those of the position.
+// before it stores. The lanes of a warp look at the later rows together; their loads are in flight beside
+// those of the position.
 #pragma once
 
 #include "slots.cuh"
@@ -11,16 +11,26 @@ namespace kvrope {
 // All active lanes of a warp call this with one token.
 template <typename Index>
 __device__ __forceinline__ bool is_superseded(const BasicRopeCacheParams<Index>& p, Index token) {
+  constexpr int kAtOnce = 4;  // independent loads of a lane
+  unsigned lanes_below;
+  asm("mov.u32 %0, %%lanemask_lt;" : "=r"(lanes_below));
   const unsigned lanes = __activemask();
+  const Index step = __popc(lanes), size = p.slot_mapping.size;
   const int64_t slot = cache_slot(p, token);
-  bool found = false;
-  unsigned lane;
-  asm("mov.u32 %0, %%laneid;" : "=r"(lane));
-  for (Index later = token + 1 + lane; later < p.slot_mapping.size; later += __popc(lanes)) {
-    if (slot < 0 || cache_slot(p, later) != slot) continue;
-    found = found || later >= p.num_tokens || is_in_table(p, effective_position(p, later));
+  bool is_last = true;
+  for (Index first = token + 1 + __popc(lanes & lanes_below); first < size; first += kAtOnce * step) {
+    int64_t later_slots[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) later_slots[j] = cache_slot<Index>(p, first + j * step);
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const Index later = first + j * step;
+      if (later_slots[j] < 0 || later_slots[j] != slot) continue;
+      // A later row that will not be cached for want of a position leaves the slot to this one.
+      is_last = is_last && later < p.num_tokens && !is_in_table(p, effective_position(p, later));
+    }
   }
-  return __any_sync(lanes, found);
+  return !__all_sync(lanes, is_last);
 }
 
 }  // namespace kvrope

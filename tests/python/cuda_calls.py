@@ -64,8 +64,9 @@ FAULTS = {
 
 def run_script(script: str, **environment: str) -> subprocess.CompletedProcess:
     """A fresh process, since the environment is read once, with the helpers of these tests on its path."""
+    path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     prologue = "import torch, kvrope\nfrom cases import Case, build, verify\n"
     return subprocess.run(
         [sys.executable, "-c", prologue + textwrap.dedent(script)], capture_output=True, text=True,
-        timeout=300, env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), **environment},
+        timeout=300, env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **environment},
     )  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cases import Call, Case, build, verify
-from elements import bits_at, cache_offsets, storage_bytes
+from elements import bits_at, cache_offsets, decode, storage_bytes
 from tensors import LAYOUTS
 
 INTEGERS = [torch.int32, torch.int64]
@@ -173,16 +173,23 @@ def test_every_feature_with_the_window_table(device: str, layout: str) -> None:
 
 @pytest.mark.parametrize("layout", ["flash", "shuffled"])
 def test_two_rows_with_one_slot(device: str, layout: str) -> None:
-    """Either whole row wins, never a mixture. K and V are written apart and may come from different rows."""
-    call = build(Case(device, num_tokens=32, slots=[77] * 16 + [5] * 16, layout=layout, rotary_dim=2))
-    for name in ("k", "v"):  # row t holds t, but for the rotated dims
-        call.arguments[name].copy_(torch.arange(32, device=device).reshape(32, 1, 1).expand(32, 2, 64))
-    for _ in range(100):
+    """The last row wins whole, never a mixture: on the CPU in every call, on CUDA in calls of up to 256 rows."""
+    num_tokens, slots = 512 if device == "cpu" else 256, [77, 5]  # every other row is for the same slot
+    case = Case(
+        device, num_tokens=num_tokens, slots=slots * (num_tokens // 2), layout=layout, rotary_dim=2, dtype=torch.float32
+    )
+    call = build(case)
+    rows = torch.arange(
+        num_tokens, dtype=torch.float32, device=device
+    )  # row t holds t, but for the rotated dims
+    for name in ("k", "v"):
+        call.arguments[name].copy_(rows.reshape(num_tokens, 1, 1).expand(num_tokens, 2, 64))
+    for _ in range(150):
         call.run()
         for name in ("key_cache", "value_cache"):
             cache = call.arguments[name]
-            offsets = cache_offsets(cache, name == "key_cache", layout == "flash", [77, 5])[:, :, 2:]
-            values = bits_at(storage_bytes(cache), cache.element_size(), offsets).reshape(2, -1)
-            allowed = call.arguments["v"][:, 0, 5].view(torch.int16).cpu().numpy().view("uint16")
-            for row, candidates in zip(values, (allowed[:16], allowed[16:]), strict=True):
-                assert len(set(row)) == 1 and row[0] in candidates
+            offsets = cache_offsets(cache, name == "key_cache", layout == "flash", slots)[:, :, 2:]
+            stored = decode(bits_at(storage_bytes(cache), 4, offsets), torch.float32).reshape(2, -1)
+            for which in (0, 1):
+                assert (stored[which] == stored[which, 0]).all()
+                assert stored[which, 0] == num_tokens - 2 + which
