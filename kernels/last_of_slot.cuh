@@ -4,19 +4,21 @@
 // those of the position.
 #pragma once
 
+#include "launch_plan.h"
 #include "slots.cuh"
 
 namespace kvrope {
 
-// All active lanes of a warp call this with one token.
-template <typename Index>
-__device__ __forceinline__ bool is_superseded(const BasicRopeCacheParams<Index>& p, Index token) {
+// Whether a later row gets the slot of this one. All active lanes of a warp call this with one token and its
+// slot. Calls of few rows never have vectors of 16 bytes.
+template <typename T, int kVec, typename Index>
+__device__ __forceinline__ bool is_superseded(const BasicRopeCacheParams<Index>& p, const LaunchPlan& plan,
+                                              Index token, int64_t slot) {
+  if (sizeof(T) * kVec == 16 || !plan.keeps_last_of_slot) return false;
   constexpr int kAtOnce = 4;  // independent loads of a lane
-  unsigned lanes_below;
-  asm("mov.u32 %0, %%lanemask_lt;" : "=r"(lanes_below));
+  const unsigned lane = (threadIdx.y * blockDim.x + threadIdx.x) % 32, lanes_below = (1u << lane) - 1;
   const unsigned lanes = __activemask();
   const Index step = __popc(lanes), size = p.slot_mapping.size;
-  const int64_t slot = cache_slot(p, token);
   bool is_last = true;
   for (Index first = token + 1 + __popc(lanes & lanes_below); first < size; first += kAtOnce * step) {
     int64_t later_slots[kAtOnce];

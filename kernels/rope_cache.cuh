@@ -81,11 +81,17 @@ __device__ __noinline__ float out_of_table_value(const BasicRopeCacheParams<Inde
   return resolve_slot(p, token).state == SlotState::padding ? 0.0f : float_of(0x7fffffffu);
 }
 
-// A row of q: rotated to q_out.
-template <bool kIsNeox, typename T, int kVec, typename Index>
-__device__ __forceinline__ void serve_query(const BasicRopeCacheParams<Index>& p, Index token,
-                                            int64_t position, int head, const SliceDims& dims,
-                                            HeadSlice<T, kVec> x) {
+// In each of these the loads of the row's own elements stand before whatever waits for its position or slot.
+
+template <typename T, int kVec, bool kIsNeox, typename Index>
+__device__ __forceinline__ void query_slice(const BasicRopeCacheParams<Index>& p, Index token, int head,
+                                            int i) {
+  const HeadShape shape = {p.head_size, p.rotary_dim, p.rotary_dim_offset};
+  if (i >= num_slices<kVec>(shape)) return;
+  const SliceDims dims = slice_dims<kVec>(shape, kIsNeox, i);
+  HeadSlice<T, kVec> x = load_slice<T, kVec>(head_of<const T>(p.q, token, head), p.q.dim_stride, dims);
+
+  const int64_t position = effective_position(p, token);
   if (!is_in_table(p, position)) {
     x = filled<T, kVec>(out_of_table_value(p, token));
   } else if (dims.is_rotated) {
@@ -99,14 +105,19 @@ __device__ __forceinline__ void serve_query(const BasicRopeCacheParams<Index>& p
   }
 }
 
-// A row of k: rotated, unless it is KV-only, to k_out and the key cache. The first thread of a token's rows
-// records its fault.
-template <typename CacheT, bool kIsNeox, typename T, int kVec, typename Index>
-__device__ __forceinline__ void serve_key(const BasicRopeCacheParams<Index>& p, Index token, int64_t position,
-                                          bool superseded, int head, const SliceDims& dims,
-                                          HeadSlice<T, kVec> x, bool is_first_slice) {
+template <typename T, typename CacheT, int kVec, bool kIsNeox, typename Index>
+__device__ __forceinline__ void key_slice(const BasicRopeCacheParams<Index>& p, const LaunchPlan& plan,
+                                          Index token, int head, int i) {
+  const bool is_rotated = token < p.num_tokens;  // otherwise the row is final already
+  const HeadShape shape = {p.head_size, is_rotated ? p.rotary_dim : 0, is_rotated ? p.rotary_dim_offset : 0};
+  if (i >= num_slices<kVec>(shape)) return;
+  const SliceDims dims = slice_dims<kVec>(shape, kIsNeox, i);
+  HeadSlice<T, kVec> x = load_slice<T, kVec>(head_of<const T>(p.k, token, head), p.k.dim_stride, dims);
+
+  const int64_t position = is_rotated ? effective_position(p, token) : 0;
   const int64_t slot = p.has_cache ? cache_slot(p, token) : -1;
-  const bool has_position = token >= p.num_tokens || is_in_table(p, position);
+  const bool superseded = is_superseded<T, kVec>(p, plan, token, slot);
+  const bool has_position = !is_rotated || is_in_table(p, position);
   SliceValues<kVec> values = widen(x);
   if (!has_position) {
     x = filled<T, kVec>(out_of_table_value(p, token));
@@ -123,22 +134,26 @@ __device__ __forceinline__ void serve_key(const BasicRopeCacheParams<Index>& p, 
     CacheT* row = cache_row<CacheT>(p.key_cache, p.block_size, slot, head);
     store_contiguous(p.key_cache.layout, row, dims,
                      to_cache_type<CacheT>(p.k_scale, head, p.match_unfused, x, values));
-  } else if (is_first_slice && head == 0) {
+  } else if (i == 0 && head == 0) {
     record_fault_of_row(p, token, has_position);
   }
 }
 
-// A row of v: as it is to the value cache.
-template <typename CacheT, typename T, int kVec, typename Index>
-__device__ __forceinline__ void serve_value(const BasicRopeCacheParams<Index>& p, Index token,
-                                            int64_t position, bool superseded, bool is_scattered, int head,
-                                            const SliceDims& dims, const HeadSlice<T, kVec>& x) {
+template <typename T, typename CacheT, int kVec, bool kIsNeox, typename Index>
+__device__ __forceinline__ void value_slice(const BasicRopeCacheParams<Index>& p, const LaunchPlan& plan,
+                                            Index token, int head, int i) {
+  const HeadShape shape = {p.v_head_size, 0, 0};
+  if (i >= num_slices<kVec>(shape)) return;
+  const SliceDims dims = slice_dims<kVec>(shape, kIsNeox, i);
+  const HeadSlice<T, kVec> x = load_slice<T, kVec>(head_of<const T>(p.v, token, head), p.v.dim_stride, dims);
+
   const int64_t slot = cache_slot(p, token);
-  const bool has_position = token >= p.num_tokens || is_in_table(p, position);
+  const bool superseded = is_superseded<T, kVec>(p, plan, token, slot);
+  const bool has_position = token >= p.num_tokens || is_in_table(p, effective_position(p, token));
   if (!has_position || slot < 0 || superseded) return;
   CacheT* row = cache_row<CacheT>(p.value_cache, p.block_size, slot, head);
   const HeadSlice<CacheT, kVec> stored = to_cache_type<CacheT>(p.v_scale, head, p.match_unfused, x, widen(x));
-  if (is_scattered) {
+  if (plan.values_are_scattered) {
     store_scattered(p.value_cache.layout, row, dims, stored);
   } else {
     store_contiguous(p.value_cache.layout, row, dims, stored);
@@ -154,36 +169,14 @@ __global__ void rope_cache_kernel(const __grid_constant__ ParamsFor<kVec> p,
                                   const __grid_constant__ LaunchPlan plan) {
   let_next_kernel_start();
   wait_for_earlier_kernels();
-  const auto [token, row, slice] = work_of_thread(p, plan);
-  if (row >= plan.num_rows) return;
+  const auto work = work_of_thread(p, plan);
   const int key_rows = p.num_q_heads, value_rows = key_rows + p.num_kv_heads;
-  const bool is_query = row < key_rows, is_value = row >= value_rows;
-  const int head = row - (is_query ? 0 : is_value ? value_rows : key_rows);
-  const bool is_kv_only = token >= p.num_tokens;
-  if (is_query && is_kv_only) return;
-
-  const HeadShape shape = is_value     ? HeadShape{p.v_head_size, 0, 0}
-                          : is_kv_only ? HeadShape{p.head_size, 0, 0}
-                                       : HeadShape{p.head_size, p.rotary_dim, p.rotary_dim_offset};
-  if (slice >= num_slices<kVec>(shape)) return;
-  const SliceDims dims = slice_dims<kVec>(shape, kIsNeox, slice);
-
-  // The loads of the row's own elements stand before whatever waits for its position or slot.
-  const auto rows = is_query ? p.q : is_value ? p.v : p.k;
-  const HeadSlice<T, kVec> x =
-      load_slice<T, kVec>(head_of<const T>(rows, token, head), rows.dim_stride, dims);
-  const int64_t position = is_kv_only ? 0 : effective_position(p, token);
-  bool superseded = false;
-  if constexpr (sizeof(T) * kVec < 16) {  // calls of few rows never have the widest vectors
-    superseded = plan.keeps_last_of_slot && !is_query && is_superseded(p, token);
-  }
-
-  if (is_query) {
-    serve_query<kIsNeox>(p, token, position, head, dims, x);
-  } else if (is_value) {
-    serve_value<CacheT>(p, token, position, superseded, plan.values_are_scattered, head, dims, x);
-  } else {
-    serve_key<CacheT, kIsNeox>(p, token, position, superseded, head, dims, x, slice == 0);
+  if (work.row < key_rows) {
+    if (work.token < p.num_tokens) query_slice<T, kVec, kIsNeox>(p, work.token, work.row, work.slice);
+  } else if (work.row < value_rows) {
+    key_slice<T, CacheT, kVec, kIsNeox>(p, plan, work.token, work.row - key_rows, work.slice);
+  } else if (work.row < plan.num_rows) {
+    value_slice<T, CacheT, kVec, kIsNeox>(p, plan, work.token, work.row - value_rows, work.slice);
   }
 }
 

@@ -67,6 +67,7 @@ __device__ __forceinline__ void narrow_pair(float a, float b, T* to) {
   to[1] = from_float<T>(b);
 }
 
+#ifdef __CUDACC__
 template <>
 __device__ __forceinline__ void narrow_pair<fp16>(float a, float b, fp16* to) {
   *reinterpret_cast<__half2*>(to) = __floats2half2_rn(a, b);
@@ -76,6 +77,7 @@ template <>
 __device__ __forceinline__ void narrow_pair<bf16>(float a, float b, bf16* to) {
   *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(a, b);
 }
+#endif
 
 #ifdef KVROPE_HAS_FP8_INSTRUCTIONS
 template <>

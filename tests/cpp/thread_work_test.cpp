@@ -1,5 +1,5 @@
 // Every slice of every row of every token has one thread. The device function is compiled for the host, with
-// the built-in variables of CUDA as plain ones.
+// the built-in variables of CUDA as plain ones (host_cuda.h).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,16 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace {
-struct Index3 {
-  unsigned x, y;
-};
-thread_local Index3 gridDim, blockIdx, threadIdx;
-}  // namespace
-#ifndef __device__
-#define __device__
-#define __forceinline__ inline
-#endif
+#include "host_cuda.h"
 #include "thread_work.cuh"
 
 namespace kvrope {

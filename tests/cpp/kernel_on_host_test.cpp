@@ -1,0 +1,168 @@
+// The kernel itself, run on the host one thread after the other (host_cuda.h), against the CPU kernel, to the
+// bit: the shapes of launches, both index widths, every vector width, lanes along tokens. What only a device
+// has (its conversion instructions, warps that run at the same time) the CUDA tests see.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "host_cuda.h"
+#include "compact_params.h"
+#include "launch_plan.h"
+#include "rope_cache.cuh"
+#include "arguments.h"
+#include "cpu_kernel.h"
+#include "make_params.h"
+#include "small_call.h"
+
+namespace kvrope {
+namespace {
+
+template <typename T, typename CacheT, int kVec, bool kIsNeox>
+void run_blocks(const RopeCacheParams& params, const LaunchPlan& plan) {
+  ParamsFor<kVec> p;
+  if constexpr (kVec == 1) {
+    p = params;
+  } else {
+    p = make_compact(params);
+  }
+  gridDim = {static_cast<unsigned>(params.num_kv_rows),
+             static_cast<unsigned>(plan.blocks_by_row + plan.blocks_by_token)};
+  blockDim = {static_cast<unsigned>(plan.threads_per_row), static_cast<unsigned>(plan.rows_per_block)};
+  for (blockIdx.y = 0; blockIdx.y < gridDim.y; ++blockIdx.y) {
+    for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
+      for (threadIdx.y = 0; threadIdx.y < blockDim.y; ++threadIdx.y) {
+        for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x) {
+          rope_cache_kernel<T, CacheT, kVec, kIsNeox>(p, plan);
+        }
+      }
+    }
+  }
+}
+
+template <typename T, typename CacheT, bool kIsNeox>
+void run_width(const RopeCacheParams& p, const LaunchPlan& plan) {
+  switch (plan.vector_width) {
+    case 8:
+      if constexpr (sizeof(T) == 2) run_blocks<T, CacheT, 8, kIsNeox>(p, plan);
+      break;
+    case 4:
+      return run_blocks<T, CacheT, 4, kIsNeox>(p, plan);
+    case 2:
+      return run_blocks<T, CacheT, 2, kIsNeox>(p, plan);
+    default:
+      return run_blocks<T, CacheT, 1, kIsNeox>(p, plan);
+  }
+}
+
+template <typename T, typename CacheT>
+void run_style(const RopeCacheParams& p, const LaunchPlan& plan) {
+  p.is_neox ? run_width<T, CacheT, true>(p, plan) : run_width<T, CacheT, false>(p, plan);
+}
+
+void run_on_host(const RopeCacheParams& p) {
+  const LaunchPlan plan = plan_launch(p);
+  const bool is_fp8 = p.cache_dtype == DType::fp8_e4m3;
+  if (p.dtype == DType::fp32) {
+    is_fp8 ? run_style<float, fp8_e4m3>(p, plan) : run_style<float, float>(p, plan);
+  } else {
+    is_fp8 ? run_style<bf16, fp8_e4m3>(p, plan) : run_style<bf16, bf16>(p, plan);
+  }
+}
+
+struct Shape {
+  int64_t num_tokens, kv_only, q_heads, kv_heads, head_size, v_head_size, rotary_dim, offset, block_size;
+  at::ScalarType dtype;
+  bool is_fp8;
+  CacheKind kind;
+  bool is_neox, is_full_width;
+};
+
+// Slots in random order with padding, a window table, offsets, two rows with one slot; strided q and k.
+FusedArguments make_call(const Shape& s) {
+  const int64_t rows = s.num_tokens + s.kv_only, num_blocks = rows * 2 / s.block_size + 2;
+  const auto random = [&](at::IntArrayRef shape) { return at::randn(shape).to(s.dtype); };
+  FusedArguments args;
+  args.q = random({s.num_tokens, s.q_heads + 1, s.head_size}).narrow(1, 0, s.q_heads);
+  args.k = random({rows, s.kv_heads, s.head_size});
+  args.v = random({rows, s.kv_heads, s.v_head_size});
+  const at::ScalarType cache_type = s.is_fp8 ? at::kFloat8_e4m3fn : s.dtype;
+  const auto cache = [&](at::IntArrayRef shape) {
+    return at::zeros(shape, at::TensorOptions().dtype(cache_type));
+  };
+  const int64_t x = s.head_size % 8 == 0 ? 8 : 2, nb = num_blocks, bs = s.block_size;
+  args.flash_layout = s.kind == CacheKind::flash;
+  args.key_cache = args.flash_layout ? cache({nb, bs, s.kv_heads, s.head_size})
+                                     : cache({nb, s.kv_heads, s.head_size / x, bs, x});
+  args.value_cache = args.flash_layout               ? cache({nb, bs, s.kv_heads, s.v_head_size})
+                     : s.kind == CacheKind::shuffled ? cache({nb, s.kv_heads, bs / x, s.v_head_size, x})
+                                                     : cache({nb, s.kv_heads, s.v_head_size, bs});
+  args.swa_slot_mapping = at::randperm(nb * bs, at::kInt);
+  args.swa_slot_mapping->slice(0, 0, 5).fill_(-1);
+  args.slot_mapping = at::randperm(nb * bs, at::kLong).narrow(0, 0, rows - 1).clone();
+  args.slot_mapping.slice(0, 0, rows - 1, 7).fill_(-3);
+  if (rows > 4 && rows <= 256) args.slot_mapping[1] = args.slot_mapping[3].item<int64_t>();
+  args.pos = at::randint(8, 32, {s.num_tokens}, at::kInt);
+  args.offs = at::randint(-8, 32, {s.num_tokens}, at::kLong);
+  args.cos_sin = at::randn({64, s.is_full_width ? 2 * s.rotary_dim : s.rotary_dim});
+  args.k_scale = at::rand({s.kv_heads}) + 0.5;
+  if (s.is_fp8) args.v_scale = at::rand({}) + 0.5;
+  args.is_neox = s.is_neox;
+  args.rotary_dim = s.rotary_dim;
+  args.rotary_dim_offset = s.offset;
+  return args;
+}
+
+FusedArguments with_own_outputs(const FusedArguments& args) {
+  FusedArguments own = args;
+  own.key_cache = args.key_cache.clone();
+  own.value_cache = args.value_cache.clone();
+  own.q_out = at::full(args.q.sizes(), -1.0, args.q.options());
+  own.k_out = at::full(args.k.sizes(), -1.0, args.k.options());
+  own.zeros_out = at::full(args.q.sizes(), -1.0, args.q.options());
+  return own;
+}
+
+void expect_same_as_cpu_kernel(const Shape& shape) {
+  const FusedArguments args = make_call(shape);
+  const FusedArguments cpu = with_own_outputs(args), host = with_own_outputs(args);
+  run_on_cpu("test", make_params(cpu));
+  run_on_host(make_params(host));
+  EXPECT_TRUE(is_same_bits(*cpu.q_out, *host.q_out)) << "q_out";
+  EXPECT_TRUE(is_same_bits(*cpu.k_out, *host.k_out)) << "k_out";
+  EXPECT_TRUE(is_same_bits(*cpu.zeros_out, *host.zeros_out)) << "zeros_out";
+  EXPECT_TRUE(is_same_bits(cpu.key_cache, host.key_cache)) << "key_cache";
+  EXPECT_TRUE(is_same_bits(cpu.value_cache, host.value_cache)) << "value_cache";
+}
+
+TEST(KernelOnHost, GivesTheBitsOfTheCpuKernel) {
+  at::manual_seed(5);
+  std::mt19937 random(5);
+  const auto one_of = [&](std::vector<int64_t> values) { return values[random() % values.size()]; };
+  for (int i = 0; i < 150; ++i) {
+    Shape s{};
+    s.num_tokens = one_of({1, 2, 9, 40, 256, 257, 300});
+    s.kv_only = one_of({0, 1, 3});
+    s.kv_heads = one_of({1, 2, 3});
+    s.q_heads = s.kv_heads * one_of({1, 4, 7});
+    s.head_size = one_of({16, 48, 64, 46, 128});
+    s.v_head_size = one_of({s.head_size, 24, 33});
+    s.rotary_dim = one_of({s.head_size, s.head_size / 2 / 2 * 2, 2});
+    s.offset = one_of({0, s.head_size - s.rotary_dim, (s.head_size - s.rotary_dim) / 2});
+    s.block_size = one_of({8, 16, 24});
+    s.dtype = one_of({0, 1}) != 0 ? at::kBFloat16 : at::kFloat;
+    s.is_fp8 = one_of({0, 1}) != 0;
+    s.kind = static_cast<CacheKind>(one_of({0, 1, 2}));
+    s.is_neox = one_of({0, 1}) != 0;
+    s.is_full_width = one_of({0, 1}) != 0;
+    SCOPED_TRACE(testing::Message() << "case " << i << ": T " << s.num_tokens << " + " << s.kv_only
+                                    << ", heads " << s.q_heads << '/' << s.kv_heads << ", D " << s.head_size
+                                    << ", Dv " << s.v_head_size << ", R " << s.rotary_dim << " at "
+                                    << s.offset << ", layout " << static_cast<int>(s.kind) << ", fp8 "
+                                    << s.is_fp8 << ", neox " << s.is_neox);
+    expect_same_as_cpu_kernel(s);
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace kvrope
