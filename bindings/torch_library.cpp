@@ -57,19 +57,19 @@ void fused_kernel(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
 
 }  // namespace
 
-// The Python call's arguments in its order; outputs are passed in. Schema: SPEC "As a torch citizen".
+// The Python call's arguments in its order; outputs are passed in and declared as mutated.
 TORCH_LIBRARY(kvrope, m) {
-  m.def(
-      "fused_qk_rope_reshape_and_cache(Tensor q, Tensor k, Tensor v, Tensor(a!) key_cache, Tensor(b!) "
-      "value_cache, "
-      "Tensor slot_mapping, Tensor pos, Tensor cos_sin, Tensor? k_scale, Tensor? v_scale, bool is_neox, "
-      "bool flash_layout, bool apply_scale, Tensor? offs, Tensor(c!) q_out, Tensor(d!) k_out, Tensor(e!)? "
-      "zeros_out, "
-      "Tensor? swa_slot_mapping, *, int? rotary_dim=None, int rotary_dim_offset=0, str "
-      "kv_cache_dtype=\"auto\", "
-      "Tensor? q_scale=None, bool match_unfused=False, int[]? mrope_section=None, bool "
-      "mrope_interleaved=False, "
-      "Tensor? q_weight=None, Tensor? k_weight=None, float eps=1e-6, bool weight_plus_one=False) -> ()");
+  // clang-format off
+  m.def("fused_qk_rope_reshape_and_cache("
+        "Tensor q, Tensor k, Tensor v, Tensor(a!) key_cache, Tensor(b!) value_cache, "
+        "Tensor slot_mapping, Tensor pos, Tensor cos_sin, Tensor? k_scale, Tensor? v_scale, "
+        "bool is_neox, bool flash_layout, bool apply_scale, Tensor? offs, "
+        "Tensor(c!) q_out, Tensor(d!) k_out, Tensor(e!)? zeros_out, Tensor? swa_slot_mapping, *, "
+        "int? rotary_dim=None, int rotary_dim_offset=0, str kv_cache_dtype=\"auto\", "
+        "Tensor? q_scale=None, bool match_unfused=False, "
+        "int[]? mrope_section=None, bool mrope_interleaved=False, "
+        "Tensor? q_weight=None, Tensor? k_weight=None, float eps=1e-6, bool weight_plus_one=False) -> ()");
+  // clang-format on
 }
 
 TORCH_LIBRARY_IMPL(kvrope, CPU, m) {
@@ -77,6 +77,11 @@ TORCH_LIBRARY_IMPL(kvrope, CPU, m) {
 }
 TORCH_LIBRARY_IMPL(kvrope, CUDA, m) {
   m.impl("fused_qk_rope_reshape_and_cache", fused_kernel<run_fused>);
+}
+// A pending negation is for the checker to refuse: torch's own handling expects mutated arguments to be
+// returned.
+TORCH_LIBRARY_IMPL(kvrope, Negative, m) {
+  m.impl("fused_qk_rope_reshape_and_cache", torch::CppFunction::makeFallthrough());
 }
 TORCH_LIBRARY_IMPL(kvrope, Meta, m) {
   m.impl("fused_qk_rope_reshape_and_cache", fused_kernel<check_arguments>);

@@ -23,8 +23,8 @@ struct FusedArguments {
   at::Tensor q;          // (T, QH, D) fp16, bf16 or fp32; T may be 0
   at::Tensor k, v;       // (Tk, KH, D), (Tk, KH, Dv), dtype of q
   at::Tensor key_cache;  // flash (NB, BS, KH, D); x-split (NB, KH, D/x, BS, x), x a power of two
-  at::Tensor
-      value_cache;  // flash (NB, BS, KH, Dv); x-split (NB, KH, Dv, BS) or shuffled (NB, KH, BS/x, Dv, x)
+  // flash (NB, BS, KH, Dv); x-split (NB, KH, Dv, BS) or shuffled (NB, KH, BS/x, Dv, x)
+  at::Tensor value_cache;
   at::Tensor slot_mapping;  // (T_slot,) int32 or int64: slot = block * BS + offset; negative = padding
   at::Tensor pos;           // (T,) int32 or int64
   at::Tensor cos_sin;       // (P, R) or (P, 2R) fp32, fp16 or bf16: cosines, then sines
@@ -44,7 +44,7 @@ struct FusedArguments {
   int64_t rotary_dim_offset = 0;        // the rotated dims are offset .. offset + R
   std::string kv_cache_dtype = "auto";  // for uint8 caches: "fp8" = "fp8_e4m3", "fp8_e5m2"
 
-  // Not yet supported: any value but these raises ValueError.
+  // Not yet supported: any value but these raises ValueError. eps has no effect without the weights.
   std::optional<at::Tensor> q_scale;
   bool match_unfused = false;
   std::optional<std::vector<int64_t>> mrope_section;

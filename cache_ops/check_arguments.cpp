@@ -11,7 +11,7 @@ namespace {
 
 using at::Tensor;
 
-// The sizes of a call, by SPEC name.
+// The sizes of a call, named as in arguments.h.
 struct Sizes {
   Size T{"T"}, Tk{"Tk"}, QH{"QH"}, KH{"KH"}, D{"D"}, Dv{"Dv"};
   Size NB{"num_blocks"}, BS{"block_size"};
@@ -160,6 +160,7 @@ class Checker {
 
   void check_scale(const char* argument, const std::optional<Tensor>& scale) {
     if (!scale) return;
+    require(scale->defined(), argument, "expected a tensor or nothing, got an undefined tensor");
     if (scale->dim() == 0) {
       match_.shape(argument, *scale, {});
     } else {

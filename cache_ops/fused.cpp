@@ -13,6 +13,19 @@
 
 namespace kvrope {
 
+namespace {
+
+// Tells autograd that these tensors are no longer what they were.
+void bump_versions(const FusedArguments& args) {
+  for (const at::Tensor& tensor : {*args.q_out, *args.k_out, args.key_cache, args.value_cache}) {
+    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+  }
+  if (args.zeros_out && !args.zeros_out->is_inference())
+    args.zeros_out->unsafeGetTensorImpl()->bump_version();
+}
+
+}  // namespace
+
 void run_fused(const FusedArguments& args) {
   check_arguments(args);
   const c10::Device device = args.q.device();
@@ -27,12 +40,11 @@ void run_fused(const FusedArguments& args) {
   check_no_overlap(args);
   const RopeCacheParams params = make_params(args);
 #ifdef KVROPE_WITH_CUDA
-  if (device.is_cuda()) {
-    run_on_cuda(params, device);
-    return;
-  }
-#endif
+  device.is_cuda() ? run_on_cuda(params, device) : run_on_cpu(kFusedName, params);
+#else
   run_on_cpu(kFusedName, params);
+#endif
+  bump_versions(args);
 }
 
 FusedOutputs fused_qk_rope_reshape_and_cache(const FusedArguments& arguments) {

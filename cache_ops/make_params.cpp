@@ -14,9 +14,14 @@ void* data_of(const Tensor& tensor) {
   return const_cast<void*>(tensor.const_data_ptr());
 }
 
-HeadRows head_rows(const Tensor& tensor) {
+// A tensor that is written must own its memory: mutable_data_ptr ends a lazy copy.
+void* written(const Tensor& tensor) {
+  return tensor.mutable_data_ptr();
+}
+
+HeadRows head_rows(const Tensor& tensor, void* data) {
   const int64_t dim_stride = tensor.size(2) > 1 ? tensor.stride(2) : 1;
-  return {data_of(tensor), stride_of(tensor, 0), stride_of(tensor, 1), dim_stride};
+  return {data, stride_of(tensor, 0), stride_of(tensor, 1), dim_stride};
 }
 
 IndexArray index_array(const Tensor& tensor) {
@@ -74,19 +79,19 @@ PagedCache paged_cache(const Tensor& tensor, const CacheAxes& axes) {
     (axes.splits_offset ? layout.offset_split_log2 : layout.dim_split_log2) = log2;
     (axes.splits_offset ? layout.offset_inner_stride : layout.dim_inner_stride) = inner_stride;
   }
-  return {data_of(tensor), layout};
+  return {written(tensor), layout};
 }
 
 }  // namespace
 
 RopeCacheParams make_params(const FusedArguments& args) {
   RopeCacheParams p{};
-  p.q = head_rows(args.q);
-  p.q_out = head_rows(*args.q_out);
-  if (args.zeros_out) p.zeros_out = head_rows(*args.zeros_out);
-  p.k = head_rows(args.k);
-  p.k_out = head_rows(*args.k_out);
-  p.v = head_rows(args.v);
+  p.q = head_rows(args.q, data_of(args.q));
+  p.q_out = head_rows(*args.q_out, written(*args.q_out));
+  if (args.zeros_out) p.zeros_out = head_rows(*args.zeros_out, written(*args.zeros_out));
+  p.k = head_rows(args.k, data_of(args.k));
+  p.k_out = head_rows(*args.k_out, written(*args.k_out));
+  p.v = head_rows(args.v, data_of(args.v));
 
   const Tensor &keys = args.key_cache, &values = args.value_cache;
   if (args.flash_layout) {

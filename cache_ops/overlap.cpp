@@ -68,8 +68,14 @@ class BoundedSum {
 };
 
 bool is_same_view(const at::Tensor& a, const at::Tensor& b) {
-  return a.data_ptr() == b.data_ptr() && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
-         a.strides() == b.strides();
+  if (a.const_data_ptr() != b.const_data_ptr() || a.scalar_type() != b.scalar_type() ||
+      a.sizes() != b.sizes()) {
+    return false;
+  }
+  for (int64_t i = 0; i < a.dim(); ++i) {
+    if (a.size(i) > 1 && a.stride(i) != b.stride(i)) return false;
+  }
+  return true;
 }
 
 }  // namespace

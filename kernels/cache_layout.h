@@ -4,9 +4,10 @@
 // each part has its own stride:
 //
 //   element(slot, head, dim) = block * block_stride + head * head_stride
-//                            + (offset / offset_split) * offset_outer_stride + (offset % offset_split) *
-//                            offset_inner_stride
-//                            + (dim / dim_split) * dim_outer_stride + (dim % dim_split) * dim_inner_stride
+//                            + (offset / offset_split) * offset_outer_stride
+//                            + (offset % offset_split) * offset_inner_stride
+//                            + (dim / dim_split) * dim_outer_stride
+//                            + (dim % dim_split) * dim_inner_stride
 //
 //   layout            tensor                      offset_split   dim_split
 //   flash             (NB, BS, KH, D)             -              -

@@ -6,7 +6,7 @@ namespace kvrope {
 namespace {
 
 bool fits(int64_t value) {
-  return value >= 0 && value <= INT32_MAX;
+  return fits_in_31_bits(value);
 }
 
 bool fits(const HeadRows& rows) {

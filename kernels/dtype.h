@@ -7,7 +7,9 @@
 #ifdef __CUDACC__
 #define KVROPE_HOST_DEVICE __host__ __device__ __forceinline__
 #else
-#define KVROPE_HOST_DEVICE inline
+// Always inlined: the CPU kernel is compiled for more than one processor, and the linker must not mix the
+// copies.
+#define KVROPE_HOST_DEVICE inline __attribute__((always_inline))
 #endif
 
 namespace kvrope {

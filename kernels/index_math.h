@@ -18,6 +18,10 @@ KVROPE_HOST_DEVICE int64_t product(uint32_t index, uint32_t stride) {
   return static_cast<int64_t>(uint64_t{index} * stride);
 }
 
+KVROPE_HOST_DEVICE bool fits_in_31_bits(int64_t value) {
+  return value >= 0 && value <= 0x7fffffff;
+}
+
 // 0 <= value < limit in one comparison.
 template <typename Index>
 KVROPE_HOST_DEVICE bool is_index(int64_t value, Index limit) {

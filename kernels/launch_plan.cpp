@@ -41,8 +41,7 @@ bool fits(const CosSinTable& table, int width) {
   if (table.data == nullptr || width == 1) return true;
   const int64_t bytes = std::min<int64_t>(16, width * size_of(table.dtype));
   const int64_t elements = bytes / size_of(table.dtype);
-  return table.column_stride == 1 && table.row_stride % elements == 0 &&
-         is_aligned(table.data, bytes);
+  return table.column_stride == 1 && table.row_stride % elements == 0 && is_aligned(table.data, bytes);
 }
 
 bool fits(const RopeCacheParams& p, int width) {
@@ -56,10 +55,6 @@ bool fits(const RopeCacheParams& p, int width) {
   const CacheLayout& values = p.value_cache.layout;
   return fits(p.key_cache.layout, p.key_cache.data, p.cache_dtype, width) &&
          (!values.has_contiguous_dims(width) || fits(values, p.value_cache.data, p.cache_dtype, width));
-}
-
-bool is_31_bit(int64_t value) {
-  return value >= 0 && value <= INT32_MAX;
 }
 
 int ceil_div(int a, int b) {
@@ -92,7 +87,7 @@ LaunchPlan plan_launch(const RopeCacheParams& p) {
 
   // Elements of one head dimension of the value cache lie a block apart: lanes go along tokens where there
   // are enough. The blocks of that part are counted in 31 bits.
-  const bool by_token = is_scattered && !is_few && is_31_bit(p.num_kv_rows * kv_rows);
+  const bool by_token = is_scattered && !is_few && fits_in_31_bits(p.num_kv_rows * kv_rows);
   const int rows = by_token ? p.num_q_heads : plan.num_rows;
   if (by_token) {
     while ((2 << plan.tile_tokens_log2) <=

@@ -1,5 +1,7 @@
 #include "rope_cache.h"
 
+#include <atomic>
+
 #include "launch_plan.h"
 
 namespace kvrope {
@@ -28,7 +30,7 @@ cudaError_t launch_with_dtype(const RopeCacheParams& params, const LaunchPlan& p
 // Programmatic dependent launch needs compute capability 9.0. Asked once a device.
 bool device_has_pdl() {
   constexpr int kMaxDevices = 64;
-  static int major_of[kMaxDevices] = {};
+  static std::atomic<int> major_of[kMaxDevices];
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess || device >= kMaxDevices) return false;
   if (major_of[device] == 0) {

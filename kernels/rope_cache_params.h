@@ -1,6 +1,6 @@
 // Everything the kernel is told: pointers with their shapes and strides, sizes, flags. A plain struct without
 // torch types; strides are in elements and may take any value. A tensor that is absent has a null pointer; so
-// may one without elements, wherefore flags say what the call has.
+// may one without elements, so flags say what the call has.
 //
 //   T   rows of q                      QH  query heads            D   head size of q and k
 //   Tk  rows of k and v, Tk >= T       KH  key and value heads    Dv  head size of v

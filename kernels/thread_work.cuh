@@ -1,7 +1,7 @@
 // Which thread serves which slice of which row of which token.
 //
-// By rows (always for q; for k and v of the flash layout and of small calls): a block serves rows of one
-// token.
+// By rows (always for q; for k and v of the flash layout and of calls of few rows): a block serves rows of
+// one token.
 //
 //                     blockIdx.y = 0           1            2
 //   blockIdx.x = t  [ q0 ... q15 ]  [ q16 ... q31 ]  [ k0..k7 v0..v7 ]    (QH 32, KH 8, 16 rows a block)
@@ -14,11 +14,11 @@
 // By tokens (k and v of the split layouts): a block serves one row of a tile of tokens, as many as
 // rows_per_block, and neighbouring lanes serve neighbouring tokens. Where those have neighbouring slots, as
 // in a prefill, the single elements that lanes store for one head dimension lie next to each other and fill
-// whole sectors; the transposition costs no shared memory and no barrier. Where slots are scattered nothing
-// is lost.
+// whole sectors; the transposition costs no shared memory and no barrier. Where slots are scattered each
+// element is a sector of its own.
 //
-//   thread = token in the tile + tile_tokens * slice       block = tile + num_tiles * row, from blocks_by_row
-//   on
+//   thread = token in the tile + tile_tokens * slice
+//   block = tile + num_tiles * row, counted from blockIdx.y = blocks_by_row on
 #pragma once
 
 #include "launch_plan.h"
@@ -28,8 +28,7 @@ namespace kvrope {
 template <typename Index>
 struct ThreadWork {
   Index token;
-  int row;  // 0..QH-1 query heads, then KH key heads, then KH value heads; from num_rows on there is nothing
-            // to do
+  int row;    // 0..QH-1 query heads, then KH key heads, then KH value heads; from num_rows on: no work
   int slice;  // of the row
 };
 

@@ -13,6 +13,7 @@ import importlib.util
 import json
 import random
 import statistics
+import subprocess
 import sys
 from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple
@@ -227,6 +228,12 @@ def time_row(row: Row, table: torch.Tensor, implementations: Dict[str, Callable[
     }
 
 
+def git_commit() -> str:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    return result.stdout.strip() or "unknown"
+
+
 def print_table(results: List[dict], names: List[str]) -> None:
     print("| row | " + " | ".join(names) + " | kvrope / copy |")
     print("|---" * (len(names) + 2) + "|")
@@ -265,8 +272,8 @@ def main() -> int:
     print_table(results, list(implementations) + ["copy", "memcpy", "chain"])
     if options.json:
         document = {
-            "meta": {"kvrope": kvrope.__version__, "torch": torch.__version__, "cuda": torch.version.cuda,
-                     "arguments": sys.argv[1:], "rounds": options.rounds},
+            "meta": {"kvrope": kvrope.__version__, "commit": git_commit(), "torch": torch.__version__,
+                     "cuda": torch.version.cuda, "rounds": options.rounds},
             "device": torch.cuda.get_device_name(),
             "results": results,
         }

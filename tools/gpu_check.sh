@@ -71,7 +71,7 @@ stage_bench() {
   local options
   [[ -f tools/bench_peers.py ]] || { say "tools/bench_peers.py is missing"; return 1; }
   mapfile -d '' options < <(xargs -r printf '%s\0' <<<"${KVROPE_BENCH_ARGS-}")
-  python3 tools/bench_peers.py "${options[@]}"
+  python3 tools/bench_peers.py --floors "$build/tools/bench/libkvrope_floors.so" "${options[@]}"
 }
 
 (($#)) || usage

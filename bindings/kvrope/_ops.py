@@ -66,8 +66,8 @@ def fused_qk_rope_reshape_and_cache(
         swa_slot_mapping: (N,), int32 or int64: slot = swa_slot_mapping[slot]; negative: evicted, not cached.
         rotary_dim: R, even; D when None. The dims rotary_dim_offset .. +R are rotated, the others pass through.
         kv_cache_dtype: "auto", or for uint8 caches "fp8" = "fp8_e4m3", "fp8_e5m2".
-        q_scale, match_unfused, mrope_section, mrope_interleaved, q_weight, k_weight, eps, weight_plus_one:
-            not yet supported; anything but the defaults raises ValueError.
+        q_scale, match_unfused, mrope_section, mrope_interleaved, q_weight, k_weight, weight_plus_one:
+            not yet supported; anything but the defaults raises ValueError. eps has no effect without the weights.
 
     Returns:
         (q_out as (T, QH * D), k_out, key_cache, value_cache), and zeros_out if it was given or asked for.
@@ -118,8 +118,8 @@ def fused_qk_rope_reshape_and_cache(
         )
     except (AttributeError, RuntimeError) as error:  # torch's answer to an argument that is not of the schema's type
         _require_tensors(q=q, k=k, v=v, key_cache=key_cache, value_cache=value_cache, slot_mapping=slot_mapping, pos=pos)
-        _require_tensors(cos_sin=cos_sin, q_out=q_out, k_out=k_out)
-        _require_tensors(True, k_scale=k_scale, v_scale=v_scale, offs=offs, zeros_out=zeros_out)
+        _require_tensors(cos_sin=cos_sin)
+        _require_tensors(True, q_out=q_out, k_out=k_out, k_scale=k_scale, v_scale=v_scale, offs=offs, zeros_out=zeros_out)
         _require_tensors(True, swa_slot_mapping=swa_slot_mapping, q_scale=q_scale, q_weight=q_weight, k_weight=k_weight)
         if "Expected a value of type" in str(error):
             raise TypeError(str(error)) from None

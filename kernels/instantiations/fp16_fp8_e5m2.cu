@@ -2,6 +2,7 @@
 
 namespace kvrope {
 
-template cudaError_t launch_with_types<fp16, fp8_e5m2>(const RopeCacheParams&, const LaunchPlan&, cudaStream_t);
+template cudaError_t launch_with_types<fp16, fp8_e5m2>(const RopeCacheParams&, const LaunchPlan&,
+                                                       cudaStream_t);
 
 }  // namespace kvrope

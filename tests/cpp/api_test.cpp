@@ -18,7 +18,7 @@ struct Expected {
   at::Tensor exact, slack;
 };
 
-// SPEC 3: the first `num_rotated` rows of x rotated, all other elements as they are.
+// The first `num_rotated` rows of x rotated, all other elements as they are.
 Expected rotate(const at::Tensor& x, int64_t num_rotated, const FusedArguments& args) {
   const at::Tensor input = x.cpu().to(at::kDouble), table = args.cos_sin.cpu().to(at::kDouble);
   at::Tensor positions = args.pos.cpu().to(at::kLong);

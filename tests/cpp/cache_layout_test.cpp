@@ -1,4 +1,4 @@
-// The address of every element of every cache layout, against plain indexing of the tensor that SPEC
+// The address of every element of every cache layout, against plain indexing of the tensor that the contract
 // describes.
 #include "cache_layout.h"
 

@@ -38,7 +38,7 @@ inline thread_local Index3 gridDim, blockDim, blockIdx, threadIdx;
 #endif
 
 inline unsigned __activemask() {
-  return 1u;
+  return 1u << ((threadIdx.y * blockDim.x + threadIdx.x) % 32);
 }
 inline int __popc(unsigned bits) {
   return std::popcount(bits);

@@ -5,13 +5,13 @@
 
 #include <random>
 
-#include "host_cuda.h"
-#include "compact_params.h"
-#include "launch_plan.h"
-#include "rope_cache.cuh"
 #include "arguments.h"
+#include "compact_params.h"
 #include "cpu_kernel.h"
+#include "host_cuda.h"
+#include "launch_plan.h"
 #include "make_params.h"
+#include "rope_cache.cuh"
 #include "small_call.h"
 
 namespace kvrope {
@@ -29,7 +29,9 @@ void run_blocks(const RopeCacheParams& params, const LaunchPlan& plan) {
              static_cast<unsigned>(plan.blocks_by_row + plan.blocks_by_token)};
   blockDim = {static_cast<unsigned>(plan.threads_per_row), static_cast<unsigned>(plan.rows_per_block)};
   for (blockIdx.y = 0; blockIdx.y < gridDim.y; ++blockIdx.y) {
-    for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
+    for (unsigned x = gridDim.x;
+         x-- > 0;) {  // backwards: of rows with one slot the last must not win by its turn
+      blockIdx.x = x;
       for (threadIdx.y = 0; threadIdx.y < blockDim.y; ++threadIdx.y) {
         for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x) {
           rope_cache_kernel<T, CacheT, kVec, kIsNeox>(p, plan);
@@ -100,7 +102,7 @@ FusedArguments make_call(const Shape& s) {
   args.swa_slot_mapping->slice(0, 0, 5).fill_(-1);
   args.slot_mapping = at::randperm(nb * bs, at::kLong).narrow(0, 0, rows - 1).clone();
   args.slot_mapping.slice(0, 0, rows - 1, 7).fill_(-3);
-  if (rows > 4 && rows <= 256) args.slot_mapping[1] = args.slot_mapping[3].item<int64_t>();
+  if (rows > 4 && rows <= 256) args.slot_mapping[1] = args.slot_mapping[2].item<int64_t>();
   args.pos = at::randint(8, 32, {s.num_tokens}, at::kInt);
   args.offs = at::randint(-8, 32, {s.num_tokens}, at::kLong);
   args.cos_sin = at::randn({64, s.is_full_width ? 2 * s.rotary_dim : s.rotary_dim});

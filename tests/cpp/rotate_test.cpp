@@ -146,7 +146,7 @@ TEST(Rotate, ExtremeMagnitudes) {
   EXPECT_EQ(rotate_second(tiny, tiny, 1, 1), 2 * tiny);
 }
 
-// SPEC 2: pair i of a half-width row takes column i and R/2 + i; element j of a full-width row takes j and R
+// Pair i of a half-width row takes column i and R/2 + i; element j of a full-width row takes j and R
 // + j.
 class RotaryStyleTest : public testing::TestWithParam<bool> {};
 

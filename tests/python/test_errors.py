@@ -309,6 +309,24 @@ def test_kv_only_rows_need_a_k_out_of_all_rows(device: str) -> None:
     check_message(str(error.value), "k_out", "7")
 
 
+@pytest.mark.parametrize("argument", ["q", "k", "q_out", "key_cache"])
+def test_pending_negation(argument: str) -> None:
+    """torch may hand over a view whose sign is still to be flipped: refused, whether it is read or written."""
+    arguments = build(Case("cpu", dtype=torch.float32, q_out="contiguous")).arguments
+    shape = arguments[argument].shape
+    arguments[argument] = torch.zeros(shape, dtype=torch.complex64).conj().imag
+    with pytest.raises(ValueError, match=f"{argument}: expected a tensor without a pending negation"):
+        kvrope.fused_qk_rope_reshape_and_cache(**arguments)
+
+
+def test_failed_allocation_is_what_it_is(device: str) -> None:
+    """Running out of memory for an omitted output is no fault of an argument."""
+    arguments = build(Case(device)).arguments
+    arguments["k"] = arguments["k"][:1, :1, :1].expand(2**31 - 1, 128, 512)
+    with pytest.raises(RuntimeError, match="memory"):
+        kvrope.fused_qk_rope_reshape_and_cache(**arguments)
+
+
 LATER = {
     "q_scale": lambda arguments: torch.ones((), device=arguments["q"].device),
     "match_unfused": lambda arguments: True,

@@ -142,3 +142,12 @@ def test_gradients_are_not_recorded(device: str) -> None:
     with torch.no_grad():
         results = call.run()
     assert not results[0].requires_grad
+
+
+def test_written_tensors_get_a_new_version(device: str) -> None:
+    """Autograd sees that they changed."""
+    arguments = build(Case(device, q_out="contiguous", k_out="contiguous", zeros_out="contiguous")).arguments
+    names = ["key_cache", "value_cache", "q_out", "k_out", "zeros_out"]
+    before = [arguments[name]._version for name in names]
+    kvrope.fused_qk_rope_reshape_and_cache(**arguments)
+    assert all(arguments[name]._version > version for name, version in zip(names, before))

@@ -1,5 +1,5 @@
-// The floors that a call is measured against: `copy` moves the same bytes and does nothing else, `chain` has the same
-// dependencies (position -> table row, activation -> store; slot -> store) and the least work.
+// The floors that a call is measured against: `copy` moves the same bytes and does nothing else, `chain` has
+// the same dependencies (position -> table row, activation -> store; slot -> store) and the least work.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -41,13 +41,14 @@ extern "C" {
 int kvrope_floor_copy(const void* from, void* to, int64_t num_words, cudaStream_t stream) {
   const int64_t words_per_block = kThreads * kWordsPerThread;
   const auto blocks = static_cast<unsigned>((num_words + words_per_block - 1) / words_per_block);
-  copy_kernel<<<blocks, kThreads, 0, stream>>>(static_cast<const uint4*>(from), static_cast<uint4*>(to), num_words);
+  copy_kernel<<<blocks, kThreads, 0, stream>>>(static_cast<const uint4*>(from), static_cast<uint4*>(to),
+                                               num_words);
   return cudaGetLastError();
 }
 
 // num_words = min(512, words of a row of q), the words of a row of q, q_out and cache alike.
-int kvrope_floor_chain(const int64_t* pos, const float* table, const int64_t* slots, const void* q, void* q_out,
-                       void* cache, int num_tokens, int num_words, cudaStream_t stream) {
+int kvrope_floor_chain(const int64_t* pos, const float* table, const int64_t* slots, const void* q,
+                       void* q_out, void* cache, int num_tokens, int num_words, cudaStream_t stream) {
   chain_kernel<<<num_tokens, num_words, 0, stream>>>(pos, table, slots, static_cast<const uint4*>(q),
                                                      static_cast<uint4*>(q_out), static_cast<uint4*>(cache));
   return cudaGetLastError();

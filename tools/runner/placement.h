@@ -33,7 +33,7 @@ QkvPlacement place_qkv(const CaseSpec& spec);
 Placement place_output(const CaseSpec& spec, int64_t rows, int64_t heads, int64_t dims, bool may_transpose);
 Placement place_table(const CaseSpec& spec, int64_t rows);
 
-// The paged caches as SPEC.md draws them. Offsets of single elements are worked out from the drawing, not
+// The paged caches as README.md draws them. Offsets of single elements are worked out from the drawing, not
 // from the strides of the tensors.
 class CachePlacement {
  public:
