@@ -1,7 +1,6 @@
 // Rows that ask for one slot: the last of them gets it whole, as on the CPU, in calls of few rows
 // (launch_plan.h). Blocks of different rows store at the same time, so that a row has to know of later ones
-// before it stores. The lanes of a warp look at the later rows together; their loads are in flight beside
-// those of the position.
+// before it stores. The lanes of a warp look at the later rows together.
 #pragma once
 
 #include "launch_plan.h"

@@ -48,7 +48,8 @@ require_libraries() {  # CMake is the judge, with the arguments of the build
   declare -A package=([GTest]=libgtest-dev [nlohmann_json]=nlohmann-json3-dev [CLI11]=libcli11-dev)
   folder=$(mktemp -d)
   mapfile -d '' args < <(xargs -r printf '%s\0' <<<"$cmake_args")
-  output=$(cmake -S tools/cmake/probe -B "$folder" --no-warn-unused-cli "${args[@]}" 2>&1) || die "$output"
+  output=$(cmake -G Ninja -S tools/cmake/probe -B "$folder" --no-warn-unused-cli "${args[@]}" 2>&1) ||
+    { rm -r "$folder"; die "$output"; }
   rm -r "$folder"
   local missing=() name
   for name in $(sed -n 's/^missing: //p' <<<"$output"); do missing+=("${package[$name]}"); done

@@ -16,6 +16,8 @@ import kvrope
 DOWNSTREAM = Path(__file__).parents[1] / "downstream"
 PACKAGE = Path(kvrope.__file__).parent
 
+CONFIGURE = ("cmake", "-G", "Ninja") if shutil.which("ninja") else ("cmake",)
+
 needs_cmake = pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
 needs_cuda_build = pytest.mark.skipif(not kvrope.has_cuda, reason="kvrope is built without CUDA")
 
@@ -48,7 +50,7 @@ def test_layout_of_the_package():
 @needs_cmake
 def test_cache_ops_from_a_cpp_program(tmp_path):
     prefixes = f"{kvrope.cmake_prefix_path};{torch.utils.cmake_prefix_path}"
-    succeed("cmake", "-S", DOWNSTREAM / "cache_ops", "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={prefixes}")
+    succeed(*CONFIGURE, "-S", DOWNSTREAM / "cache_ops", "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={prefixes}")
     succeed("cmake", "--build", tmp_path)
     expected = ["cpu: passed"] + ["cuda:0: passed"] * (kvrope.has_cuda and torch.cuda.is_available())
     assert succeed(tmp_path / "use_cache_ops", cwd="/").splitlines() == expected
@@ -58,7 +60,7 @@ def test_cache_ops_from_a_cpp_program(tmp_path):
 @needs_cuda_build
 def test_kernels_from_a_cpp_program_without_torch(tmp_path):
     config = PACKAGE / "lib/cmake/kvrope"
-    succeed("cmake", "-S", DOWNSTREAM / "kernels", "-B", tmp_path, f"-Dkvrope_DIR={config}")
+    succeed(*CONFIGURE, "-S", DOWNSTREAM / "kernels", "-B", tmp_path, f"-Dkvrope_DIR={config}")
     succeed("cmake", "--build", tmp_path)
     expected = "cuda: passed\n" if torch.cuda.is_available() else "no rows: passed\n"
     assert succeed(tmp_path / "use_kernels", cwd="/") == expected
