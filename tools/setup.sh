@@ -141,6 +141,7 @@ build_and_install() {
   CMAKE_ARGS=$cmake_args SKBUILD_BUILD_DIR=build \
     "$python" -m pip install -v --disable-pip-version-check --no-build-isolation --no-deps . </dev/null ||
     die "the build failed; its first error stands above"
+  (cd / && "$python" -c 'import kvrope; print("kvrope: it has the CPU kernel", "and CUDA kernels" * kvrope.has_cuda or "alone")')
   fingerprint >$stamp
 }
 
