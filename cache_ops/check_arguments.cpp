@@ -160,7 +160,8 @@ class Checker {
 
   void check_scale(const char* argument, const std::optional<Tensor>& scale) {
     if (!scale) return;
-    require(scale->defined(), argument, "expected a tensor or nothing, got an undefined tensor");
+    require(scale->defined(), argument, "expected shape (), (1,) or (KH=", s_.KH.value(),
+            ",), got an undefined tensor");
     if (scale->dim() == 0) {
       match_.shape(argument, *scale, {});
     } else {

@@ -141,7 +141,7 @@ build_and_install() {
   CMAKE_ARGS=$cmake_args SKBUILD_BUILD_DIR=build \
     "$python" -m pip install -v --disable-pip-version-check --no-build-isolation --no-deps . </dev/null ||
     die "the build failed; its first error stands above"
-  (cd / && "$python" -c 'import kvrope; print("kvrope: it has the CPU kernel", "and CUDA kernels" * kvrope.has_cuda or "alone")')
+  kernels=$(cd / && "$python" -c 'import kvrope; print("CPU and CUDA" if kvrope.has_cuda else "CPU alone")')
   fingerprint >$stamp
 }
 
@@ -156,6 +156,6 @@ else
   require_libraries
   install_python_packages "${packages[@]}"
   build_and_install
-  say "built in build/, installed for $python"
+  say "built in build/, installed for $python; kernels: $kernels"
 fi
 echo "$python" >&3
