@@ -17,11 +17,14 @@ namespace {
 
 // Tells autograd that these tensors are no longer what they were.
 void bump_versions(const FusedArguments& args) {
-  for (const at::Tensor& tensor : {*args.q_out, *args.k_out, args.key_cache, args.value_cache}) {
+  const auto bump = [](const at::Tensor& tensor) {
     if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
-  }
-  if (args.zeros_out && !args.zeros_out->is_inference())
-    args.zeros_out->unsafeGetTensorImpl()->bump_version();
+  };
+  bump(*args.q_out);
+  bump(*args.k_out);
+  bump(args.key_cache);
+  bump(args.value_cache);
+  if (args.zeros_out) bump(*args.zeros_out);
 }
 
 }  // namespace

@@ -9,11 +9,11 @@
 namespace kvrope {
 
 // Whether a later row gets the slot of this one. All active lanes of a warp call this with one token and its
-// slot. Calls of few rows never have vectors of 16 bytes.
+// slot. Instances with wider vectors than calls of few rows have compile to nothing.
 template <typename T, int kVec, typename Index>
 __device__ __forceinline__ bool is_superseded(const BasicRopeCacheParams<Index>& p, const LaunchPlan& plan,
                                               Index token, int64_t slot) {
-  if (sizeof(T) * kVec == 16 || !plan.keeps_last_of_slot) return false;
+  if (sizeof(T) * kVec > kBytesPerVectorOfFew || !plan.keeps_last_of_slot) return false;
   constexpr int kAtOnce = 4;  // independent loads of a lane
   const unsigned lane = (threadIdx.y * blockDim.x + threadIdx.x) % 32, lanes_below = (1u << lane) - 1;
   const unsigned lanes = __activemask();

@@ -10,7 +10,7 @@ namespace {
 // Measured on an H200. Few rows are a matter of latency: many thin threads. Many rows are a matter of
 // bandwidth.
 constexpr int kFewRows = 256;
-constexpr int kThreadsPerBlockOfFew = 512, kBytesPerVectorOfFew = 8, kScatteredBytesPerVectorOfFew = 4;
+constexpr int kThreadsPerBlockOfFew = 512, kScatteredBytesPerVectorOfFew = 4;
 constexpr int kThreadsPerBlock = 128;
 constexpr int kMaxTileTokens = 16, kMaxThreadsPerTile = 1024;
 constexpr int kMinRowsForTilesWithPdl = 1024;  // below, the next launch's blocks get in the way
@@ -102,7 +102,7 @@ LaunchPlan plan_launch(const RopeCacheParams& p) {
   } else {
     const int threads = is_few ? kThreadsPerBlockOfFew : kThreadsPerBlock;
     const int rows_that_fit = std::max(ceil_div(rows, kMaxGridY), threads / plan.threads_per_row);
-    plan.blocks_by_row = ceil_div(rows, std::max(1, rows_that_fit));
+    plan.blocks_by_row = ceil_div(rows, rows_that_fit);
     plan.rows_per_block = ceil_div(rows, plan.blocks_by_row);
   }
   plan.keeps_last_of_slot = is_few && p.has_cache && p.slot_mapping.size > 1;

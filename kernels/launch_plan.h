@@ -5,6 +5,8 @@
 
 namespace kvrope {
 
+constexpr int kBytesPerVectorOfFew = 8;  // at most, in calls of few rows
+
 struct LaunchPlan {
   int vector_width;      // elements a thread moves at once: a power of two, at most 16 bytes of dtype
   int num_rows;          // heads of q, k and v of one token

@@ -200,21 +200,8 @@ def in_place_on_a_clone(q, k, v, key_cache, value_cache, slot_mapping, pos, cos_
 
 def reads_the_cache(q, k, v, key_cache, value_cache, slot_mapping, pos, cos_sin, k_scale):
     before = key_cache.sum()
-    kvrope.fused_qk_rope_reshape_and_cache(
-        q,
-        k,
-        v,
-        key_cache,
-        value_cache,
-        slot_mapping,
-        pos,
-        cos_sin,
-        k_scale,
-        None,
-        True,
-        True,
-        output_zeros=False,
-    )
+    arguments = (q, k, v, key_cache, value_cache, slot_mapping, pos, cos_sin, k_scale, None, True, True)
+    kvrope.fused_qk_rope_reshape_and_cache(*arguments, output_zeros=False)
     return before, key_cache[0] * 2, value_cache.clone()
 
 
@@ -230,21 +217,8 @@ def two_calls(q, k, v, key_cache, value_cache, slot_mapping, pos, cos_sin, k_sca
 
 def result_is_not_used(q, k, v, key_cache, value_cache, slot_mapping, pos, cos_sin, k_scale):
     """Only the cache is wanted; the call may not be dropped."""
-    kvrope.fused_qk_rope_reshape_and_cache(
-        q,
-        k,
-        v,
-        key_cache,
-        value_cache,
-        slot_mapping,
-        pos,
-        cos_sin,
-        k_scale,
-        None,
-        True,
-        True,
-        output_zeros=False,
-    )
+    arguments = (q, k, v, key_cache, value_cache, slot_mapping, pos, cos_sin, k_scale, None, True, True)
+    kvrope.fused_qk_rope_reshape_and_cache(*arguments, output_zeros=False)
     return ()
 
 
