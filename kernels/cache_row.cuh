@@ -4,60 +4,83 @@
 #include <type_traits>
 
 #include "head_slice.cuh"
-#include "rope_cache_params.h"
+#include "plain_call.cuh"
 #include "slots.cuh"
 
 namespace kvrope {
 
 template <typename CacheT, typename Index>
 __device__ __forceinline__ CacheT* cache_row(const BasicPagedCache<Index>& cache,
-                                             const Divisor<Index>& block_size, int64_t slot, int head) {
-  const SlotInBlock<Index> at = locate(static_cast<Index>(slot), block_size);
+                                             const Divisor<Index>& block_size, Index slot, int head) {
+  const SlotInBlock<Index> at = locate(slot, block_size);
   return static_cast<CacheT*>(cache.data) + cache.layout.row_offset(at.block, at.offset, head);
+}
+
+// The scale of one head of a cache, read on the device. The fused path multiplies by the reciprocal;
+// match_unfused divides, as a cache writer that runs alone does.
+class CacheScale {
+ public:
+  __device__ __forceinline__ CacheScale() : is_given_(false), scale_(1.0f, false) {}
+
+  __device__ __forceinline__ CacheScale(const ScaleArray& scales, int head, bool divides)
+      : is_given_(scales.data != nullptr), scale_(1.0f, divides) {
+    if (is_given_) scale_ = Scale(scales.data[head * scales.head_stride], divides);
+  }
+
+  __device__ __forceinline__ bool is_given() const { return is_given_; }
+
+  template <int kVec>
+  __device__ __forceinline__ void apply(SliceValues<kVec>& x) const {
+    if (!scale_.divide) {
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) {
+        x.lo[j] = scale_.apply(x.lo[j]);
+        x.hi[j] = scale_.apply(x.hi[j]);
+      }
+      return;
+    }
+    // A division takes dozens of instructions: once in the code.
+    float quotients[2 * kVec];
+#pragma unroll
+    for (int j = 0; j < kVec; ++j) quotients[j] = x.lo[j], quotients[kVec + j] = x.hi[j];
+#pragma unroll 1
+    for (int j = 0; j < 2 * kVec; ++j) quotients[j] = scale_.apply(quotients[j]);
+#pragma unroll
+    for (int j = 0; j < kVec; ++j) x.lo[j] = quotients[j], x.hi[j] = quotients[kVec + j];
+  }
+
+ private:
+  bool is_given_;
+  Scale scale_;
+};
+
+// Plain calls scale fp8 caches alone.
+template <typename T, typename CacheT, typename Params>
+__device__ __forceinline__ CacheScale scale_of_head(const Params& p, const ScaleArray& scales, int head) {
+  if constexpr (kIsPlain<Params> && std::is_same_v<T, CacheT>) return {};
+  return {scales, head, matches_unfused(p)};
 }
 
 // x holds the slice in T, values the same before it was rounded to T. Unscaled rows of the cache's own type
 // keep their bits.
 template <typename CacheT, typename T, int kVec>
-__device__ __forceinline__ HeadSlice<CacheT, kVec> to_cache_type(const ScaleArray& scales, int head,
-                                                                 bool divide, const HeadSlice<T, kVec>& x,
+__device__ __forceinline__ HeadSlice<CacheT, kVec> to_cache_type(const CacheScale& scale,
+                                                                 const HeadSlice<T, kVec>& x,
                                                                  SliceValues<kVec> values) {
-  if (scales.data != nullptr) {
-    const Scale scale(scales.data[head * scales.head_stride], divide);
-#pragma unroll
-    for (int j = 0; j < kVec; ++j) {
-      values.lo[j] = scale.apply(values.lo[j]);
-      values.hi[j] = scale.apply(values.hi[j]);
-    }
+  if (scale.is_given()) {
+    scale.apply(values);
     return narrow<CacheT>(values);
   }
   if constexpr (std::is_same_v<T, CacheT>) return x;
   return narrow<CacheT>(values);
 }
 
-// Head dimensions that are neighbours in memory.
+// Head dimensions of a vector are neighbours in memory.
 template <typename Index, typename CacheT, int kVec>
-__device__ __forceinline__ void store_contiguous(const BasicCacheLayout<Index>& layout, CacheT* row,
-                                                 const SliceDims& dims, const HeadSlice<CacheT, kVec>& x) {
+__device__ __forceinline__ void store_slice(CacheT* row, const BasicCacheLayout<Index>& layout,
+                                            const SliceDims& dims, const HeadSlice<CacheT, kVec>& x) {
   store_vec_once(row + layout.dim_offset(dims.lo), x.lo);
   if (dims.has_hi) store_vec_once(row + layout.dim_offset(dims.hi), x.hi);
-}
-
-// Head dimensions dim_outer_stride apart: value caches of the split layouts, which never split the head
-// dimension.
-template <typename Index, typename CacheT, int kVec>
-__device__ __forceinline__ void store_scattered(const BasicCacheLayout<Index>& layout, CacheT* row, Index dim,
-                                                const Vec<CacheT, kVec>& x) {
-  row += product(dim, layout.dim_outer_stride);
-#pragma unroll
-  for (int j = 0; j < kVec; ++j) row[product(static_cast<Index>(j), layout.dim_outer_stride)] = x.at[j];
-}
-
-template <typename Index, typename CacheT, int kVec>
-__device__ __forceinline__ void store_scattered(const BasicCacheLayout<Index>& layout, CacheT* row,
-                                                const SliceDims& dims, const HeadSlice<CacheT, kVec>& x) {
-  store_scattered(layout, row, static_cast<Index>(dims.lo), x.lo);
-  if (dims.has_hi) store_scattered(layout, row, static_cast<Index>(dims.hi), x.hi);
 }
 
 }  // namespace kvrope

@@ -19,7 +19,7 @@ bool fits(const CacheLayout& layout) {
 }
 
 bool fits(const IndexArray& array) {
-  return fits(array.size) && fits(array.stride);
+  return fits(array.size) && array.stride >= 0 && array.stride <= kMaxCompactIndexStride;
 }
 
 uint32_t narrow(int64_t value) {
@@ -97,6 +97,17 @@ CompactParams make_compact(const RopeCacheParams& p) {
   c.zeros_out = narrow(p.zeros_out);
   c.fault_record = p.fault_record;
   return c;
+}
+
+bool is_plain(const RopeCacheParams& p) {
+  const bool is_rotated_whole = p.rotary_dim == p.head_size && p.v_head_size == p.head_size;
+  const bool has_usual_table = p.cos_sin.dtype == DType::fp32 && !p.cos_sin.is_full_width;
+  const bool has_usual_rows =
+      p.has_cache && p.num_kv_rows == p.num_tokens && p.slot_mapping.size == p.num_tokens;
+  const bool has_usual_outputs = p.k_out.data != nullptr && p.zeros_out.data == nullptr;
+  const bool is_scaled = p.k_scale.data != nullptr || p.v_scale.data != nullptr;
+  return is_rotated_whole && has_usual_table && has_usual_rows && has_usual_outputs && !p.has_offs &&
+         !p.has_swa && !p.match_unfused && (!is_scaled || p.cache_dtype != p.dtype);
 }
 
 }  // namespace kvrope

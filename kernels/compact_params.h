@@ -5,9 +5,17 @@
 
 namespace kvrope {
 
+// Strides of indices are used in bytes, of at most 8 an index.
+constexpr int64_t kMaxCompactIndexStride = 0x7fffffff / 8;
+
 // Whether every stride and size fits.
 bool is_compact(const RopeCacheParams& params);
 
 CompactParams make_compact(const RopeCacheParams& params);
+
+// Whether a compact call asks for nothing beyond the usual (plain_call.cuh): every head rotated whole by an
+// fp32 table of half width, values of the same head size, a slot for every row, both outputs, scales for fp8
+// alone; no offsets, window, zeros_out or match_unfused.
+bool is_plain(const RopeCacheParams& params);
 
 }  // namespace kvrope

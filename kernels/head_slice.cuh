@@ -1,7 +1,7 @@
 // The elements of one head that a thread holds, in registers: load, store, widen to fp32 and narrow again.
 #pragma once
 
-#include "rotate.cuh"
+#include "rope_cache_params.h"
 #include "slice_dims.cuh"
 #include "vec.cuh"
 
@@ -16,6 +16,12 @@ template <int kVec>
 struct SliceValues {
   float lo[kVec], hi[kVec];
 };
+
+template <typename T, typename Index>
+__device__ __forceinline__ T* head_of(const BasicHeadRows<Index>& rows, Index token, int head) {
+  return static_cast<T*>(rows.data) + product(token, rows.token_stride) +
+         product(static_cast<Index>(head), rows.head_stride);
+}
 
 // dim_stride is 1 wherever kVec > 1: the vector width is chosen so.
 template <typename T, int kVec>

@@ -7,14 +7,12 @@
 namespace kvrope {
 namespace {
 
-// Measured on an H200. Few rows are a matter of latency: many thin threads. Many rows are a matter of
-// bandwidth.
-constexpr int kFewRows = 256;
-constexpr int kThreadsPerBlockOfFew = 512, kScatteredBytesPerVectorOfFew = 4;
-constexpr int kThreadsPerBlock = 128;
-constexpr int kMaxTileTokens = 16, kMaxThreadsPerTile = 1024;
-constexpr int kMinRowsForTilesWithPdl = 1024;  // below, the next launch's blocks get in the way
-constexpr int kMaxGridY = 65535;
+// Measured on an H200. Few rows are a matter of latency: many thin threads, one row each. Many rows are a
+// matter of bandwidth: wide vectors, and from kManyRows on several rows a thread.
+constexpr int kMaxRowsOfThinThreads = 128, kThinBytesPerVector = 8, kThreadsOfThin = 256;
+constexpr int kMaxRowsToKeepLast = 256;
+constexpr int kManyRows = 2048, kThreads = 128;
+constexpr int kMaxBlocksOfRows = 16000;  // grid.y has 65535, for q, k and v
 
 bool is_aligned(const void* data, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % bytes == 0;
@@ -61,6 +59,41 @@ int ceil_div(int a, int b) {
   return (a + b - 1) / b;
 }
 
+// Rows of k and v, and of q, in blocks of at least rows_at_once * rows_per_thread.
+void divide_rows(int heads, int rows_at_least, int* blocks, int* rows_per_block) {
+  const int rows = std::max(rows_at_least, ceil_div(heads, kMaxBlocksOfRows));
+  *blocks = ceil_div(heads, rows);
+  *rows_per_block = ceil_div(heads, *blocks);
+}
+
+void plan_rows(const RopeCacheParams& p, LaunchPlan& plan) {
+  const bool is_thin = p.num_kv_rows <= kMaxRowsOfThinThreads;
+  const bool is_split = p.has_cache && p.key_cache.layout.dim_split_log2 > 0;
+  const int threads = is_thin ? kThreadsOfThin : kThreads;
+  const int rows_per_thread = p.num_kv_rows <= kMaxRowsToKeepLast ? 1 : p.num_kv_rows < kManyRows ? 2 : 4;
+  plan.threads_per_row = ceil_div(std::max(p.head_size, p.v_head_size), 2 * plan.vector_width);
+  plan.tokens_per_block = is_split && !plan.keeps_last_of_slot && 2 * plan.threads_per_row <= threads ? 2 : 1;
+  constexpr int kMaxBlockZ = 64;
+  plan.rows_at_once = std::clamp(threads / (plan.threads_per_row * plan.tokens_per_block), 1, kMaxBlockZ - 1);
+  const int rows_at_least = plan.rows_at_once * rows_per_thread;
+  divide_rows(p.num_q_heads, rows_at_least, &plan.q_blocks, &plan.rows_per_q_block);
+  divide_rows(p.num_kv_heads, rows_at_least, &plan.kv_blocks, &plan.rows_per_kv_block);
+}
+
+void plan_tiles(const RopeCacheParams& p, LaunchPlan& plan) {
+  const int cache_size = size_of(p.cache_dtype), run = 16 / cache_size;
+  plan.tile_tokens_log2 = plan.keeps_last_of_slot ? 1 : p.num_kv_rows == 1 ? 0 : 4;
+  const int64_t tiles = (p.num_kv_rows + plan.tile_tokens() - 1) / plan.tile_tokens();
+  plan.num_tiles = Divisor<uint32_t>(static_cast<uint32_t>(tiles));
+  plan.heads_per_tile_block = static_cast<int>(plan.grid_x(p.num_kv_rows) / tiles);
+  plan.tile_blocks = ceil_div(p.num_kv_heads, plan.heads_per_tile_block);
+  plan.row_threads = Divisor<uint32_t>(static_cast<uint32_t>(plan.threads_per_row));
+  // Rows start in different banks of shared memory, and at whole words.
+  plan.tile_pitch = (ceil_div(p.v_head_size * cache_size, 4) * 4 + 4) / cache_size;
+  plan.stores_runs = plan.tile_tokens() >= run && is_aligned(p.value_cache.data, 16) &&
+                     p.value_cache.layout.dim_outer_stride % run == 0;
+}
+
 }  // namespace
 
 int widest_vector(const RopeCacheParams& params) {
@@ -72,41 +105,16 @@ int widest_vector(const RopeCacheParams& params) {
 
 LaunchPlan plan_launch(const RopeCacheParams& p) {
   LaunchPlan plan{};
-  const bool is_few = p.num_kv_rows <= kFewRows;
-  const bool is_scattered = p.has_cache && !p.value_cache.layout.has_contiguous_dims(2);
-  const int kv_rows = p.num_kv_heads * (p.has_cache ? 2 : 1);
-  plan.num_rows = p.num_q_heads + kv_rows;
-
   plan.vector_width = widest_vector(p);
-  if (is_few) {
-    const int bytes = is_scattered ? kScatteredBytesPerVectorOfFew : kBytesPerVectorOfFew;
-    plan.vector_width = std::min(plan.vector_width, bytes / size_of(p.dtype));
+  if (p.num_kv_rows <= kMaxRowsOfThinThreads) {
+    plan.vector_width = std::min(plan.vector_width, kThinBytesPerVector / size_of(p.dtype));
   }
-  plan.values_are_scattered = p.has_cache && !p.value_cache.layout.has_contiguous_dims(plan.vector_width);
-  plan.threads_per_row = ceil_div(std::max(p.head_size, p.v_head_size), 2 * plan.vector_width);
-
-  // Elements of one head dimension of the value cache lie a block apart: lanes go along tokens where there
-  // are enough. The blocks of that part are counted in 31 bits.
-  const bool by_token = is_scattered && !is_few && fits_in_31_bits(p.num_kv_rows * kv_rows);
-  const int rows = by_token ? p.num_q_heads : plan.num_rows;
-  if (by_token) {
-    while ((2 << plan.tile_tokens_log2) <=
-           std::min(kMaxTileTokens, kMaxThreadsPerTile / plan.threads_per_row)) {
-      ++plan.tile_tokens_log2;
-    }
-    plan.rows_per_block = 1 << plan.tile_tokens_log2;
-    plan.blocks_by_row = ceil_div(rows, plan.rows_per_block);
-    const int64_t num_tiles = (p.num_kv_rows + plan.rows_per_block - 1) / plan.rows_per_block;
-    plan.num_tiles = Divisor<uint32_t>(static_cast<uint32_t>(num_tiles));
-    plan.blocks_by_token = static_cast<int>((num_tiles * kv_rows + p.num_kv_rows - 1) / p.num_kv_rows);
-  } else {
-    const int threads = is_few ? kThreadsPerBlockOfFew : kThreadsPerBlock;
-    const int rows_that_fit = std::max(ceil_div(rows, kMaxGridY), threads / plan.threads_per_row);
-    plan.blocks_by_row = ceil_div(rows, rows_that_fit);
-    plan.rows_per_block = ceil_div(rows, plan.blocks_by_row);
-  }
-  plan.keeps_last_of_slot = is_few && p.has_cache && p.slot_mapping.size > 1;
-  plan.use_pdl = !by_token || p.num_kv_rows >= kMinRowsForTilesWithPdl;
+  plan.is_plain = plan.vector_width > 1 && is_plain(p);
+  plan.use_pdl = true;
+  plan.keeps_last_of_slot = p.has_cache && p.num_kv_rows <= kMaxRowsToKeepLast && p.slot_mapping.size > 1;
+  plan_rows(p, plan);
+  plan.values_are_tiled = p.has_cache && !p.value_cache.layout.has_contiguous_dims(2);
+  if (plan.values_are_tiled) plan_tiles(p, plan);
   return plan;
 }
 

@@ -5,27 +5,50 @@
 
 namespace kvrope {
 
-constexpr int kBytesPerVectorOfFew = 8;  // at most, in calls of few rows
+constexpr int kMaxThreadsPerBlock = 512;
+constexpr int kMaxTileTokens = 16;
 
 struct LaunchPlan {
-  int vector_width;      // elements a thread moves at once: a power of two, at most 16 bytes of dtype
-  int num_rows;          // heads of q, k and v of one token
-  int threads_per_row;   // blockDim.x: one for each slice of a row (slice_dims.cuh)
-  int rows_per_block;    // blockDim.y
-  int blocks_by_row;     // leading part of grid.y, in which each block serves rows of one token
-                         // (thread_work.cuh)
-  int blocks_by_token;   // the rest of grid.y, in which lanes go along tokens; 0 where there is no need
-  int tile_tokens_log2;  // tokens that a block of that part serves together: rows_per_block of them
-  Divisor<uint32_t> num_tiles;
-  bool values_are_scattered;  // head dimensions of the value cache are not neighbours
-  bool keeps_last_of_slot;    // few rows: of those with one slot the last is kept (last_of_slot.cuh)
+  int vector_width;  // elements a thread moves at once: a power of two, at most 16 bytes of dtype
+  bool is_plain;     // plain_call.cuh
   bool use_pdl;
+  bool keeps_last_of_slot;  // few rows: of those with one slot the last is kept (last_of_slot.cuh)
+
+  // Blocks that serve rows (thread_work.cuh). grid.y: first those of q, then of k, then of v.
+  int tokens_per_block;  // blockDim.x
+  int threads_per_row;   // blockDim.y: one for each slice of a row (slice_dims.cuh)
+  int rows_at_once;      // blockDim.z: heads of a token that a block serves at the same time
+  int q_blocks, rows_per_q_block;
+  int kv_blocks, rows_per_kv_block;  // as many for k as for v
+
+  // Where head dimensions of the value cache are not neighbours, tiles serve v (value_tile.cuh).
+  bool values_are_tiled;
+  bool stores_runs;      // neighbouring slots of one head dimension may be stored as 16 bytes
+  int tile_tokens_log2;  // a tile is one head of so many tokens
+  int tile_blocks;       // grid.y of the tiles
+  int tile_pitch;        // elements of the cache between rows of a tile in shared memory
+  int heads_per_tile_block;
+  Divisor<uint32_t> num_tiles;    // of one head
+  Divisor<uint32_t> row_threads;  // threads_per_row
+
+  KVROPE_HOST_DEVICE int tile_tokens() const { return 1 << tile_tokens_log2; }
+  // Those that serve rows.
+  KVROPE_HOST_DEVICE int num_threads() const { return tokens_per_block * threads_per_row * rows_at_once; }
+
+  // The launch. Where the last of a slot is kept, one row of threads more watches for later rows.
+  int grid_x(int64_t num_kv_rows) const {
+    return static_cast<int>((num_kv_rows + tokens_per_block - 1) / tokens_per_block);
+  }
+  int grid_y(bool has_cache) const {
+    return q_blocks + kv_blocks + (values_are_tiled ? tile_blocks : has_cache ? kv_blocks : 0);
+  }
+  int block_z() const { return rows_at_once + (keeps_last_of_slot ? 1 : 0); }
 };
 
 // The widest vector that fits every alignment, stride and split of the call: 16 bytes of dtype, halved until
 // the rotated range, its offset, the head sizes, all base addresses and strides and the splits of the caches
-// are multiples of it. Value caches whose head dimension is not contiguous are stored element by element and
-// set no limit. 1 for a call that is not compact (index_math.h).
+// are multiples of it. Value caches whose head dimension is not contiguous are stored as tiles and set no
+// limit. 1 for a call that is not compact (index_math.h).
 int widest_vector(const RopeCacheParams& params);
 
 LaunchPlan plan_launch(const RopeCacheParams& params);

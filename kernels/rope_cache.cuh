@@ -9,48 +9,31 @@
 //   layout            one row of the cache                              stored as
 //   flash             D neighbouring elements                           vectors
 //   x-split key       D/x groups of x elements, block_size * x apart    vectors of at most x
-//   x-split value     D elements, block_size apart                      single elements
-//   shuffled value    D elements, x apart                               single elements
+//   x-split value     D elements, block_size apart                      tiles (value_tile.cuh)
+//   shuffled value    D elements, x apart                               tiles
 //
-// A thread serves one slice of a row: two vectors lo, hi of kVec elements (slice_dims.cuh). Which thread
-// serves which slice is work_of_thread's business (thread_work.cuh). One launch serves every dtype pair,
-// layout, stride and size; compiled in are only the element types, the vector width and the style.
+// A thread serves one slice of some rows: two vectors lo, hi of kVec elements (slice_dims.cuh). Which thread
+// serves which is thread_work.cuh's business. One launch serves every dtype pair, layout, stride and size;
+// compiled in are the element types, the vector width, the style, and whether the call is plain
+// (plain_call.cuh). What few calls ask for is out of line.
 //
 // The position of a token is read, never derived from an index; arithmetic is fp32 and rounds once, at the
 // store; V is never rotated; a thread reads both elements of a pair before it writes either, so q_out may be
 // q and k_out k.
 #pragma once
 
-#include <type_traits>
-
 #include "cache_row.cuh"
+#include "dependent_launch.cuh"
 #include "head_slice.cuh"
 #include "last_of_slot.cuh"
-#include "rope_cache_params.h"
+#include "plain_call.cuh"
 #include "rotate_slice.cuh"
+#include "row_indices.cuh"
 #include "slots.cuh"
 #include "thread_work.cuh"
+#include "value_tile.cuh"
 
 namespace kvrope {
-
-// Programmatic dependent launch: nothing that an earlier kernel wrote may be read before this returns.
-__device__ __forceinline__ void wait_for_earlier_kernels() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();
-#endif
-}
-
-__device__ __forceinline__ void let_next_kernel_start() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  cudaTriggerProgrammaticLaunchCompletion();
-#endif
-}
-
-template <typename T, typename Index>
-__device__ __forceinline__ T* head_of(const BasicHeadRows<Index>& rows, Index token, int head) {
-  return static_cast<T*>(rows.data) + product(token, rows.token_stride) +
-         product(static_cast<Index>(head), rows.head_stride);
-}
 
 __device__ __forceinline__ void record_fault(FaultRecord* record, FaultKind kind, int64_t row,
                                              int64_t value) {
@@ -81,102 +64,161 @@ __device__ __noinline__ float out_of_table_value(const BasicRopeCacheParams<Inde
   return resolve_slot(p, token).state == SlotState::padding ? 0.0f : float_of(0x7fffffffu);
 }
 
-// In each of these the loads of the row's own elements stand before whatever waits for its position or slot.
-
-template <typename T, int kVec, bool kIsNeox, typename Index>
-__device__ __forceinline__ void query_slice(const BasicRopeCacheParams<Index>& p, Index token, int head,
-                                            int i) {
-  const HeadShape shape = {p.head_size, p.rotary_dim, p.rotary_dim_offset};
-  if (i >= num_slices<kVec>(shape)) return;
-  const SliceDims dims = slice_dims<kVec>(shape, kIsNeox, i);
-  HeadSlice<T, kVec> x = load_slice<T, kVec>(head_of<const T>(p.q, token, head), p.q.dim_stride, dims);
-
-  const int64_t position = effective_position(p, token);
-  if (!is_in_table(p, position)) {
-    x = filled<T, kVec>(out_of_table_value(p, token));
-  } else if (dims.is_rotated) {
-    SliceValues<kVec> values = widen(x);
-    rotate_slice<kIsNeox>(values, p, position, dims);
-    x = narrow<T>(values);
-  }
-  store_slice(head_of<T>(p.q_out, token, head), p.q_out.dim_stride, dims, x);
-  if (p.zeros_out.data != nullptr) {
-    store_slice(head_of<T>(p.zeros_out, token, head), p.zeros_out.dim_stride, dims, filled<T, kVec>(0.0f));
+// Arguments by value: what is passed by reference lies in memory all along.
+template <typename T, int kVec, typename Index>
+__device__ __noinline__ void fill_rows(const BasicHeadRows<Index>& rows, RowWork<Index> work, SliceDims dims,
+                                       float value) {
+  for (int head = work.head; head < work.end; head += work.step) {
+    store_slice(head_of<T>(rows, work.token, head), rows.dim_stride, dims, filled<T, kVec>(value));
   }
 }
 
-template <typename T, typename CacheT, int kVec, bool kIsNeox, typename Index>
-__device__ __forceinline__ void key_slice(const BasicRopeCacheParams<Index>& p, const LaunchPlan& plan,
-                                          Index token, int head, int i) {
-  const bool is_rotated = token < p.num_tokens;  // otherwise the row is final already
+template <int kVec, typename Params>
+__device__ __forceinline__ SliceDims dims_of_slice(const Params& p, bool is_neox, bool is_rotated,
+                                                   int slice) {
+  if constexpr (kIsPlain<Params>) return slice_of_whole_head<kVec>(p.head_size, true, slice);
   const HeadShape shape = {p.head_size, is_rotated ? p.rotary_dim : 0, is_rotated ? p.rotary_dim_offset : 0};
-  if (i >= num_slices<kVec>(shape)) return;
-  const SliceDims dims = slice_dims<kVec>(shape, kIsNeox, i);
-  HeadSlice<T, kVec> x = load_slice<T, kVec>(head_of<const T>(p.k, token, head), p.k.dim_stride, dims);
-
-  const int64_t position = is_rotated ? effective_position(p, token) : 0;
-  const int64_t slot = p.has_cache ? cache_slot(p, token) : -1;
-  const bool superseded = is_superseded<T, kVec>(p, plan, token, slot);
-  const bool has_position = !is_rotated || is_in_table(p, position);
-  SliceValues<kVec> values = widen(x);
-  if (!has_position) {
-    x = filled<T, kVec>(out_of_table_value(p, token));
-  } else if (dims.is_rotated) {
-    rotate_slice<kIsNeox>(values, p, position, dims);
-    x = narrow<T>(values);
-    if (p.match_unfused) values = widen(x);
-  }
-  if (p.k_out.data != nullptr) {
-    store_slice(head_of<T>(p.k_out, token, head), p.k_out.dim_stride, dims, x);
-  }
-  if (has_position && slot >= 0) {
-    if (superseded) return;
-    CacheT* row = cache_row<CacheT>(p.key_cache, p.block_size, slot, head);
-    store_contiguous(p.key_cache.layout, row, dims,
-                     to_cache_type<CacheT>(p.k_scale, head, p.match_unfused, x, values));
-  } else if (i == 0 && head == 0) {
-    record_fault_of_row(p, token, has_position);
-  }
+  return slice_dims<kVec>(shape, is_neox, slice);
 }
 
-template <typename T, typename CacheT, int kVec, bool kIsNeox, typename Index>
-__device__ __forceinline__ void value_slice(const BasicRopeCacheParams<Index>& p, const LaunchPlan& plan,
-                                            Index token, int head, int i) {
-  const HeadShape shape = {p.v_head_size, 0, 0};
-  if (i >= num_slices<kVec>(shape)) return;
-  const SliceDims dims = slice_dims<kVec>(shape, kIsNeox, i);
-  const HeadSlice<T, kVec> x = load_slice<T, kVec>(head_of<const T>(p.v, token, head), p.v.dim_stride, dims);
-
-  const int64_t slot = cache_slot(p, token);
-  const bool superseded = is_superseded<T, kVec>(p, plan, token, slot);
-  const bool has_position = token >= p.num_tokens || is_in_table(p, effective_position(p, token));
-  if (!has_position || slot < 0 || superseded) return;
-  CacheT* row = cache_row<CacheT>(p.value_cache, p.block_size, slot, head);
-  const HeadSlice<CacheT, kVec> stored = to_cache_type<CacheT>(p.v_scale, head, p.match_unfused, x, widen(x));
-  if (plan.values_are_scattered) {
-    store_scattered(p.value_cache.layout, row, dims, stored);
-  } else {
-    store_contiguous(p.value_cache.layout, row, dims, stored);
-  }
+template <int kVec, typename Params>
+__device__ __forceinline__ SliceDims dims_of_value_slice(const Params& p, int slice) {
+  if constexpr (kIsPlain<Params>) return slice_of_whole_head<kVec>(p.v_head_size, false, slice);
+  return slice_dims<kVec>({p.v_head_size, 0, 0}, true, slice);
 }
 
-// Vectors come with compact parameters, single elements take any call.
-template <int kVec>
-using ParamsFor = std::conditional_t<kVec == 1, RopeCacheParams, CompactParams>;
+// In each of these all loads that depend on no other stand first: the elements of the first row and the
+// scheduler's numbers. The next row is loaded as soon as its registers are free.
 
-template <typename T, typename CacheT, int kVec, bool kIsNeox>
-__global__ void rope_cache_kernel(const __grid_constant__ ParamsFor<kVec> p,
-                                  const __grid_constant__ LaunchPlan plan) {
-  let_next_kernel_start();
+template <typename T, int kVec, bool kIsNeox, typename Params, typename Index>
+__device__ __forceinline__ void query_rows(const Params& p, const RowWork<Index>& work) {
+  const SliceDims dims = dims_of_slice<kVec>(p, kIsNeox, true, work.slice);
+  if (work.token >= p.num_tokens || work.head >= work.end || !dims.has_lo) return;
+  const T* from = head_of<const T>(p.q, work.token, work.head);
   wait_for_earlier_kernels();
-  const auto work = work_of_thread(p, plan);
-  const int key_rows = p.num_q_heads, value_rows = key_rows + p.num_kv_heads;
-  if (work.row < key_rows) {
-    if (work.token < p.num_tokens) query_slice<T, kVec, kIsNeox>(p, work.token, work.row, work.slice);
-  } else if (work.row < value_rows) {
-    key_slice<T, CacheT, kVec, kIsNeox>(p, plan, work.token, work.row - key_rows, work.slice);
-  } else if (work.row < plan.num_rows) {
-    value_slice<T, CacheT, kVec, kIsNeox>(p, plan, work.token, work.row - value_rows, work.slice);
+  HeadSlice<T, kVec> x = load_slice<T, kVec>(from, p.q.dim_stride, dims);
+  const PendingIndex<Index> pos(p.pos, work.token, true);
+
+  const CheckedIndex<Index> position = checked_position(p, work.token, pos);
+  if (has_zeros_out(p)) fill_rows<T, kVec>(p.zeros_out, work, dims, 0.0f);
+  if (!position.is_valid)
+    return fill_rows<T, kVec>(p.q_out, work, dims, out_of_table_value<Index>(p, work.token));
+  const SliceRotation<kIsNeox, kVec, Params> rotation(p, dims, position);
+  T* to = head_of<T>(p.q_out, work.token, work.head);
+#pragma unroll 1
+  for (int head = work.head;;) {
+    if (dims.is_rotated) {
+      SliceValues<kVec> values = widen(x);
+      rotation.rotate(values);
+      x = narrow<T>(values);
+    }
+    store_slice(to, p.q_out.dim_stride, dims, x);
+    if ((head += work.step) >= work.end) return;
+    from += product(static_cast<Index>(work.step), p.q.head_stride);
+    to += product(static_cast<Index>(work.step), p.q_out.head_stride);
+    x = load_slice<T, kVec>(from, p.q.dim_stride, dims);
+  }
+}
+
+template <typename T, typename CacheT, int kVec, bool kIsNeox, typename Params, typename Index>
+__device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan,
+                                         const RowWork<Index>& work) {
+  if (watches_for_later_rows(p, plan, work.token)) return;
+  const bool is_rotated = is_token(p, work.token);
+  const SliceDims dims = dims_of_slice<kVec>(p, kIsNeox, is_rotated, work.slice);
+  if (work.token >= p.num_kv_rows || work.head >= work.end || !dims.has_lo) return;
+  const T* from = head_of<const T>(p.k, work.token, work.head);
+  wait_for_earlier_kernels();
+  HeadSlice<T, kVec> x = load_slice<T, kVec>(from, p.k.dim_stride, dims);
+  const PendingIndex<Index> pos(p.pos, work.token, is_rotated);
+  const PendingIndex<Index> pending_slot(p.slot_mapping, work.token, has_slot(p, work.token));
+
+  CheckedIndex<Index> position = {true, 0};
+  if (is_rotated) position = checked_position(p, work.token, pos);
+  const SliceRotation<kIsNeox, kVec, Params> rotation(p, dims, position);
+  const CheckedIndex<Index> slot = checked_slot(p, work.token, pending_slot);
+  const bool is_cached = !is_superseded<Index>(p, plan, work.token, slot) && slot.is_valid;
+  if (!position.is_valid || !slot.is_valid) {
+    if (work.slice == 0 && work.head == 0) record_fault_of_row<Index>(p, work.token, position.is_valid);
+    if (!position.is_valid) {
+      if (has_k_out(p)) fill_rows<T, kVec>(p.k_out, work, dims, out_of_table_value<Index>(p, work.token));
+      return;
+    }
+  }
+  CacheT* cache = cache_row<CacheT>(p.key_cache, p.block_size, slot.value, work.head);
+  T* to = head_of<T>(p.k_out, work.token, work.head);
+#pragma unroll 1
+  for (int head = work.head;;) {
+    const CacheScale scale = scale_of_head<T, CacheT>(p, p.k_scale, head);
+    SliceValues<kVec> values = widen(x);
+    if (dims.is_rotated) {
+      rotation.rotate(values);
+      x = narrow<T>(values);
+    }
+    if (has_k_out(p)) store_slice(to, p.k_out.dim_stride, dims, x);
+    if (is_cached) {
+      if (matches_unfused(p)) values = widen(x);
+      store_slice(cache, p.key_cache.layout, dims, to_cache_type<CacheT>(scale, x, values));
+    }
+    if ((head += work.step) >= work.end) return;
+    from += product(static_cast<Index>(work.step), p.k.head_stride);
+    to += product(static_cast<Index>(work.step), p.k_out.head_stride);
+    cache += product(static_cast<Index>(work.step), p.key_cache.layout.head_stride);
+    x = load_slice<T, kVec>(from, p.k.dim_stride, dims);
+  }
+}
+
+template <typename T, typename CacheT, int kVec, typename Params, typename Index>
+__device__ __forceinline__ void value_rows(const Params& p, const LaunchPlan& plan,
+                                           const RowWork<Index>& work) {
+  if (watches_for_later_rows(p, plan, work.token)) return;
+  const SliceDims dims = dims_of_value_slice<kVec>(p, work.slice);
+  if (work.token >= p.num_kv_rows || work.head >= work.end || !dims.has_lo) return;
+  const T* from = head_of<const T>(p.v, work.token, work.head);
+  wait_for_earlier_kernels();
+  HeadSlice<T, kVec> x = load_slice<T, kVec>(from, p.v.dim_stride, dims);
+  const PendingIndex<Index> pos(p.pos, work.token, is_token(p, work.token));
+  const PendingIndex<Index> pending_slot(p.slot_mapping, work.token, has_slot(p, work.token));
+
+  const CheckedIndex<Index> slot = checked_slot(p, work.token, pending_slot);
+  const bool has_position = !is_token(p, work.token) || checked_position(p, work.token, pos).is_valid;
+  if (is_superseded<Index>(p, plan, work.token, slot) || !slot.is_valid || !has_position) return;
+  CacheT* cache = cache_row<CacheT>(p.value_cache, p.block_size, slot.value, work.head);
+#pragma unroll 1
+  for (int head = work.head;;) {
+    const CacheScale scale = scale_of_head<T, CacheT>(p, p.v_scale, head);
+    store_slice(cache, p.value_cache.layout, dims, to_cache_type<CacheT>(scale, x, widen(x)));
+    if ((head += work.step) >= work.end) return;
+    from += product(static_cast<Index>(work.step), p.v.head_stride);
+    cache += product(static_cast<Index>(work.step), p.value_cache.layout.head_stride);
+    x = load_slice<T, kVec>(from, p.v.dim_stride, dims);
+  }
+}
+
+// Params is PlainParams for plain calls, CompactParams for calls that fit them, else RopeCacheParams, which
+// come with single elements alone.
+template <typename Params, typename T, typename CacheT, int kVec, bool kIsNeox>
+__global__ void __launch_bounds__(kMaxThreadsPerBlock, 1)
+    rope_cache_kernel(const __grid_constant__ Params p, const __grid_constant__ LaunchPlan plan) {
+  using Index = IndexOf<Params>;
+  let_next_kernel_start();
+  int block = static_cast<int>(blockIdx.y);
+  if (block < plan.q_blocks) {
+    query_rows<T, kVec, kIsNeox>(p, rows_of_thread<Index>(plan, block, plan.rows_per_q_block, p.num_q_heads));
+    return;
+  }
+  block -= plan.q_blocks;
+  if (block < plan.kv_blocks) {
+    key_rows<T, CacheT, kVec, kIsNeox>(
+        p, plan, rows_of_thread<Index>(plan, block, plan.rows_per_kv_block, p.num_kv_heads));
+    return;
+  }
+  block -= plan.kv_blocks;
+  if (plan.values_are_tiled) {
+    value_tile<T, CacheT, kVec>(p, plan, block);
+  } else {
+    value_rows<T, CacheT, kVec>(p, plan,
+                                rows_of_thread<Index>(plan, block, plan.rows_per_kv_block, p.num_kv_heads));
   }
 }
 

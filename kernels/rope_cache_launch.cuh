@@ -7,22 +7,36 @@
 
 namespace kvrope {
 
-template <typename T, typename CacheT, int kVec, bool kIsNeox>
-cudaError_t launch_instance(const RopeCacheParams& params, const LaunchPlan& plan, cudaStream_t stream) {
+template <typename T, typename CacheT, int kVec, bool kIsNeox, typename Params>
+cudaError_t launch_kernel(const Params& params, const LaunchPlan& plan, int64_t num_kv_rows, bool has_cache,
+                          cudaStream_t stream) {
   cudaLaunchAttribute pdl = {};
   pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   pdl.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(params.num_kv_rows), plan.blocks_by_row + plan.blocks_by_token);
-  config.blockDim = dim3(plan.threads_per_row, plan.rows_per_block);
+  config.gridDim = dim3(plan.grid_x(num_kv_rows), plan.grid_y(has_cache));
+  config.blockDim = dim3(plan.tokens_per_block, plan.threads_per_row, plan.block_z());
+  config.dynamicSmemBytes = plan.values_are_tiled ? plan.tile_tokens() * plan.tile_pitch * sizeof(CacheT) : 0;
   config.stream = stream;
   config.attrs = &pdl;
   config.numAttrs = plan.use_pdl ? 1 : 0;
+  return cudaLaunchKernelEx(&config, rope_cache_kernel<Params, T, CacheT, kVec, kIsNeox>, params, plan);
+}
+
+// Vectors of 8 and 16 bytes, those of aligned calls, have an instance for plain calls.
+template <typename T, typename CacheT, int kVec, bool kIsNeox>
+cudaError_t launch_instance(const RopeCacheParams& p, const LaunchPlan& plan, cudaStream_t stream) {
+  const auto launch = [&](const auto& params) {
+    return launch_kernel<T, CacheT, kVec, kIsNeox>(params, plan, p.num_kv_rows, p.has_cache, stream);
+  };
   if constexpr (kVec == 1) {
-    return cudaLaunchKernelEx(&config, rope_cache_kernel<T, CacheT, kVec, kIsNeox>, params, plan);
+    return launch(p);
   } else {
-    return cudaLaunchKernelEx(&config, rope_cache_kernel<T, CacheT, kVec, kIsNeox>, make_compact(params),
-                              plan);
+    const CompactParams compact = make_compact(p);
+    if constexpr (kVec * sizeof(T) >= 8) {
+      if (plan.is_plain) return launch(PlainParams{compact});
+    }
+    return launch(compact);
   }
 }
 

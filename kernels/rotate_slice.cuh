@@ -1,109 +1,130 @@
-// The rotation of the slice that a thread holds, with the cosines and sines of a table row.
+// The rotation of the slices that a thread holds, in two steps: cosines and sines are loaded first, so that
+// what else there is to do is done while they are on their way.
 #pragma once
 
 #include "head_slice.cuh"
-#include "rope_cache_params.h"
+#include "plain_call.cuh"
+#include "rotate.cuh"
+#include "row_indices.cuh"
 
 namespace kvrope {
 
-// A row of the table. N columns are read as fp32, at most 16 bytes at once; stride is 1 wherever N > 1.
-template <typename TableT>
-struct TableRow {
-  const TableT* data;
-  int64_t stride;
-
-  template <int N>
-  __device__ __forceinline__ void load(int column, float (&values)[N]) const {
-    constexpr int kChunk = N * sizeof(TableT) <= 16 ? N : 16 / static_cast<int>(sizeof(TableT));
-    const TableT* from = data + (N == 1 ? column * stride : column);
+// Columns of a table row as fp32, at most 16 bytes at once. The stride of columns is 1 wherever N > 1.
+template <int N, typename TableT, typename Index>
+__device__ __forceinline__ void load_columns(const BasicCosSinTable<Index>& table, Index row, int column,
+                                             float* values) {
+  constexpr int kChunk = N * sizeof(TableT) <= 16 ? N : 16 / static_cast<int>(sizeof(TableT));
+  const TableT* from = static_cast<const TableT*>(table.data) + product(row, table.row_stride) +
+                       (N == 1 ? product(static_cast<Index>(column), table.column_stride) : column);
 #pragma unroll
-    for (int first = 0; first < N; first += kChunk) {
-      const Vec<TableT, kChunk> chunk = load_vec<kChunk>(from + first);
+  for (int first = 0; first < N; first += kChunk) {
+    const Vec<TableT, kChunk> chunk = load_vec<kChunk>(from + first);
 #pragma unroll
-      for (int j = 0; j < kChunk; ++j) values[first + j] = to_float(chunk.at[j]);
-    }
-  }
-};
-
-// NeoX, and GPT-J with one element a vector: lo[j] and hi[j] are a pair.
-template <typename TableT, int kVec>
-__device__ __forceinline__ void rotate_across(SliceValues<kVec>& x, const TableRow<TableT>& row,
-                                              const RotaryStyle& style, int rotary_dim, int lo, int hi) {
-  float cos[kVec], sin[kVec], lo_rotated[kVec];
-  const int column = style.cosine_column(lo, rotary_dim), sine_offset = style.sine_offset(rotary_dim);
-  row.load(column, cos);
-  row.load(column + sine_offset, sin);
-#pragma unroll
-  for (int j = 0; j < kVec; ++j) lo_rotated[j] = rotate_first(x.lo[j], x.hi[j], cos[j], sin[j]);
-  if (style.is_full_width) {  // the second elements have columns of their own
-    row.load(hi, cos);
-    row.load(hi + sine_offset, sin);
-  }
-#pragma unroll
-  for (int j = 0; j < kVec; ++j) {
-    x.hi[j] = rotate_second(x.lo[j], x.hi[j], cos[j], sin[j]);
-    x.lo[j] = lo_rotated[j];
+    for (int j = 0; j < kChunk; ++j) values[first + j] = to_float(chunk.at(j));
   }
 }
 
-// GPT-J: x[2j] and x[2j+1] are a pair.
-template <typename TableT, int kVec>
-__device__ __forceinline__ void rotate_within(float (&x)[kVec], const TableRow<TableT>& row,
-                                              const RotaryStyle& style, int rotary_dim, int element) {
-  static_assert(kVec % 2 == 0);
-  const int column = style.cosine_column(element, rotary_dim),
-            sine_column = column + style.sine_offset(rotary_dim);
-  float cos[kVec], sin[kVec];
-  if (style.is_full_width) {
-    row.load(column, cos);
-    row.load(sine_column, sin);
-  } else {
-    float pair_cos[kVec / 2], pair_sin[kVec / 2];
-    row.load(column, pair_cos);
-    row.load(sine_column, pair_sin);
+// Cosines and sines of N columns.
+template <int N, typename Params, typename Index>
+__device__ __forceinline__ void load_angles(const Params& p, Index row, int column, int sine_offset,
+                                            float* cos, float* sin) {
+  switch (table_dtype(p)) {
+    case DType::fp16:
+      load_columns<N, fp16>(p.cos_sin, row, column, cos);
+      load_columns<N, fp16>(p.cos_sin, row, column + sine_offset, sin);
+      break;
+    case DType::bf16:
+      load_columns<N, bf16>(p.cos_sin, row, column, cos);
+      load_columns<N, bf16>(p.cos_sin, row, column + sine_offset, sin);
+      break;
+    default:
+      load_columns<N, float>(p.cos_sin, row, column, cos);
+      load_columns<N, float>(p.cos_sin, row, column + sine_offset, sin);
+  }
+}
+
+// What rotates the slices of one token, any number of heads. The pairs of NeoX, and of GPT-J with one element
+// a vector, lie across the two vectors of a slice: lo[j] and hi[j]. Those of GPT-J lie within each: x[2j] and
+// x[2j + 1].
+template <bool kIsNeox, int kVec, typename Params>
+class SliceRotation {
+ public:
+  using Index = IndexOf<Params>;
+
+  // Starts to load the angles of the slice's kVec pairs. In a full-width table the two elements of a pair
+  // have columns of their own, which are loaded when they are used.
+  __device__ __forceinline__ SliceRotation(const Params& p, const SliceDims& dims,
+                                           const CheckedIndex<Index>& position)
+      : p_(p),
+        position_(position.value),
+        lo_(dims.lo - rotary_dim_offset(p)),
+        hi_(dims.hi - rotary_dim_offset(p)) {
+    if (!position.is_valid || !dims.is_rotated || has_full_width_table(p)) return;
+    const int sine_offset = static_cast<int>(static_cast<unsigned>(p.rotary_dim) / 2);
+    if constexpr (kIsNeox) {
+      load_angles<kVec>(p, position_, lo_, sine_offset, cos_, sin_);
+    } else if constexpr (kVec == 1) {
+      load_angles<1>(p, position_, lo_ / 2, sine_offset, cos_, sin_);
+    } else {
+      load_angles<kVec / 2>(p, position_, lo_ / 2, sine_offset, cos_, sin_);
+      load_angles<kVec / 2>(p, position_, hi_ / 2, sine_offset, cos_ + kVec / 2, sin_ + kVec / 2);
+    }
+  }
+
+  __device__ __forceinline__ void rotate(SliceValues<kVec>& x) const {
+    if (has_full_width_table(p_)) {
+      SliceValues<kVec> copy = x;  // x itself stays in registers
+      rotate_by_full_width(p_, position_, lo_, hi_, copy);
+      x = copy;
+      return;
+    }
 #pragma unroll
     for (int j = 0; j < kVec; ++j) {
-      cos[j] = pair_cos[j / 2];
-      sin[j] = pair_sin[j / 2];
+      if constexpr (kLiesAcross) {
+        rotate_pair(x.lo[j], x.hi[j], cos_[j], sin_[j], cos_[j], sin_[j]);
+      } else {
+        float* pair = j < kVec / 2 ? x.lo + 2 * j : x.hi + 2 * j - kVec;
+        rotate_pair(pair[0], pair[1], cos_[j], sin_[j], cos_[j], sin_[j]);
+      }
     }
   }
+
+ private:
+  static constexpr bool kLiesAcross = kIsNeox || kVec == 1;
+
+  static __device__ __forceinline__ void rotate_pair(float& first, float& second, float first_cos,
+                                                     float first_sin, float second_cos, float second_sin) {
+    const float a = first, b = second;
+    first = rotate_first(a, b, first_cos, first_sin);
+    second = rotate_second(a, b, second_cos, second_sin);
+  }
+
+  // Out of line: twice as many angles would take registers from the common case.
+  static __device__ __noinline__ void rotate_by_full_width(const Params& p, Index position, int first_lo,
+                                                           int first_hi, SliceValues<kVec>& x) {
+    constexpr int kColumns = kVec < 4 ? kVec : 4;
 #pragma unroll
-  for (int j = 0; j < kVec; j += 2) {
-    const float a = x[j], b = x[j + 1];
-    x[j] = rotate_first(a, b, cos[j], sin[j]);
-    x[j + 1] = rotate_second(a, b, cos[j + 1], sin[j + 1]);
+    for (int i = 0; i < kVec; i += kColumns) {
+      float lo_cos[kColumns], lo_sin[kColumns], hi_cos[kColumns], hi_sin[kColumns];
+      load_angles<kColumns>(p, position, first_lo + i, p.rotary_dim, lo_cos, lo_sin);
+      load_angles<kColumns>(p, position, first_hi + i, p.rotary_dim, hi_cos, hi_sin);
+      float *lo = x.lo + i, *hi = x.hi + i;
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+        if constexpr (kLiesAcross) {
+          rotate_pair(lo[j], hi[j], lo_cos[j], lo_sin[j], hi_cos[j], hi_sin[j]);
+        } else if (j % 2 == 0) {
+          rotate_pair(lo[j], lo[j + 1], lo_cos[j], lo_sin[j], lo_cos[j + 1], lo_sin[j + 1]);
+          rotate_pair(hi[j], hi[j + 1], hi_cos[j], hi_sin[j], hi_cos[j + 1], hi_sin[j + 1]);
+        }
+      }
+    }
   }
-}
 
-template <typename TableT, bool kIsNeox, int kVec, typename Index>
-__device__ __forceinline__ void rotate_slice_by(SliceValues<kVec>& x, const BasicRopeCacheParams<Index>& p,
-                                                int64_t position, const SliceDims& dims) {
-  const BasicCosSinTable<Index>& table = p.cos_sin;
-  const TableRow<TableT> row = {
-      static_cast<const TableT*>(table.data) + product(static_cast<Index>(position), table.row_stride),
-      table.column_stride};
-  const RotaryStyle style = {kIsNeox, table.is_full_width};
-  const int lo = dims.lo - p.rotary_dim_offset,
-            hi = dims.hi - p.rotary_dim_offset;  // among the rotated elements
-  if constexpr (kIsNeox || kVec == 1) {
-    rotate_across(x, row, style, p.rotary_dim, lo, hi);
-  } else {
-    rotate_within(x.lo, row, style, p.rotary_dim, lo);
-    rotate_within(x.hi, row, style, p.rotary_dim, hi);
-  }
-}
-
-template <bool kIsNeox, int kVec, typename Index>
-__device__ __forceinline__ void rotate_slice(SliceValues<kVec>& x, const BasicRopeCacheParams<Index>& p,
-                                             int64_t position, const SliceDims& dims) {
-  switch (p.cos_sin.dtype) {
-    case DType::fp16:
-      return rotate_slice_by<fp16, kIsNeox>(x, p, position, dims);
-    case DType::bf16:
-      return rotate_slice_by<bf16, kIsNeox>(x, p, position, dims);
-    default:
-      return rotate_slice_by<float, kIsNeox>(x, p, position, dims);
-  }
-}
+  const Params& p_;
+  Index position_;
+  int lo_, hi_;  // counted from the first rotated element
+  float cos_[kVec], sin_[kVec];
+};
 
 }  // namespace kvrope

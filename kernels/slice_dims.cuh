@@ -18,27 +18,29 @@ struct HeadShape {  // V rows, and K rows that are already final, have rotary_di
   int head_size, rotary_dim, rotary_dim_offset;
 };
 
-template <int kVec>
-KVROPE_HOST_DEVICE int num_slices(const HeadShape& head) {
-  const unsigned rotated = static_cast<unsigned>(head.rotary_dim) / (2 * kVec);
-  const unsigned passing = static_cast<unsigned>(head.head_size - head.rotary_dim) / kVec;
-  return static_cast<int>(rotated + (passing + 1) / 2);
-}
-
 struct SliceDims {
   int lo, hi;  // head dimensions at which the two vectors start
   bool is_rotated;
-  bool has_hi;  // false only for the last of an odd number of vectors that pass through
+  bool has_lo;  // false past the last slice
+  bool has_hi;  // false too for the last of an odd number of vectors that pass through
 };
+
+// The slices of a head that is rotated whole, or passes through whole, and has vectors in pairs.
+template <int kVec>
+KVROPE_HOST_DEVICE SliceDims slice_of_whole_head(int head_size, bool is_rotated, int i) {
+  const int half = static_cast<int>(static_cast<unsigned>(head_size) / 2), lo = i * kVec;
+  return {lo, lo + half, is_rotated, lo < half, true};
+}
 
 template <int kVec>
 KVROPE_HOST_DEVICE SliceDims slice_dims(const HeadShape& head, bool is_neox, int i) {
   const int rotated = static_cast<int>(static_cast<unsigned>(head.rotary_dim) / (2 * kVec));
   if (i < rotated) {
-    if (kVec == 1 && !is_neox)
-      return {head.rotary_dim_offset + 2 * i, head.rotary_dim_offset + 2 * i + 1, true, true};
+    if (kVec == 1 && !is_neox) {
+      return {head.rotary_dim_offset + 2 * i, head.rotary_dim_offset + 2 * i + 1, true, true, true};
+    }
     const int lo = head.rotary_dim_offset + i * kVec;
-    return {lo, lo + head.rotary_dim / 2, true, true};
+    return {lo, lo + static_cast<int>(static_cast<unsigned>(head.rotary_dim) / 2), true, true, true};
   }
   const int passing = static_cast<int>(static_cast<unsigned>(head.head_size - head.rotary_dim) / kVec);
   const int half = (passing + 1) / 2;
@@ -46,7 +48,8 @@ KVROPE_HOST_DEVICE SliceDims slice_dims(const HeadShape& head, bool is_neox, int
   const auto skip_rotated = [&](int dim) {
     return dim < head.rotary_dim_offset ? dim : dim + head.rotary_dim;
   };
-  return {skip_rotated(c * kVec), skip_rotated((c + half) * kVec), false, c + half < passing};
+  return {skip_rotated(c * kVec), skip_rotated((c + half) * kVec), false, c < half,
+          c < half && c + half < passing};
 }
 
 }  // namespace kvrope

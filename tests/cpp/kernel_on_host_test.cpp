@@ -17,42 +17,40 @@
 namespace kvrope {
 namespace {
 
-template <typename T, typename CacheT, int kVec, bool kIsNeox>
-void run_blocks(const RopeCacheParams& params, const LaunchPlan& plan) {
-  ParamsFor<kVec> p;
-  if constexpr (kVec == 1) {
-    p = params;
-  } else {
-    p = make_compact(params);
-  }
-  gridDim = {static_cast<unsigned>(params.num_kv_rows),
-             static_cast<unsigned>(plan.blocks_by_row + plan.blocks_by_token)};
-  blockDim = {static_cast<unsigned>(plan.threads_per_row), static_cast<unsigned>(plan.rows_per_block)};
+template <typename T, typename CacheT, int kVec, bool kIsNeox, typename Params>
+void run_blocks(const Params& p, const LaunchPlan& plan, const RopeCacheParams& params) {
+  gridDim = {static_cast<unsigned>(plan.grid_x(params.num_kv_rows)),
+             static_cast<unsigned>(plan.grid_y(params.has_cache)), 1};
+  blockDim = {static_cast<unsigned>(plan.tokens_per_block), static_cast<unsigned>(plan.threads_per_row),
+              static_cast<unsigned>(plan.block_z())};
   for (blockIdx.y = 0; blockIdx.y < gridDim.y; ++blockIdx.y) {
     for (unsigned x = gridDim.x;
          x-- > 0;) {  // backwards: of rows with one slot the last must not win by its turn
       blockIdx.x = x;
-      for (threadIdx.y = 0; threadIdx.y < blockDim.y; ++threadIdx.y) {
-        for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x) {
-          rope_cache_kernel<T, CacheT, kVec, kIsNeox>(p, plan);
-        }
-      }
+      host_block.run([&] { rope_cache_kernel<Params, T, CacheT, kVec, kIsNeox>(p, plan); });
     }
   }
+}
+
+template <typename T, typename CacheT, int kVec, bool kIsNeox>
+void run_instance(const RopeCacheParams& p, const LaunchPlan& plan) {
+  if constexpr (kVec == 1) return run_blocks<T, CacheT, kVec, kIsNeox>(p, plan, p);
+  if (plan.is_plain) return run_blocks<T, CacheT, kVec, kIsNeox>(PlainParams{make_compact(p)}, plan, p);
+  run_blocks<T, CacheT, kVec, kIsNeox>(make_compact(p), plan, p);
 }
 
 template <typename T, typename CacheT, bool kIsNeox>
 void run_width(const RopeCacheParams& p, const LaunchPlan& plan) {
   switch (plan.vector_width) {
     case 8:
-      if constexpr (sizeof(T) == 2) run_blocks<T, CacheT, 8, kIsNeox>(p, plan);
+      if constexpr (sizeof(T) == 2) run_instance<T, CacheT, 8, kIsNeox>(p, plan);
       break;
     case 4:
-      return run_blocks<T, CacheT, 4, kIsNeox>(p, plan);
+      return run_instance<T, CacheT, 4, kIsNeox>(p, plan);
     case 2:
-      return run_blocks<T, CacheT, 2, kIsNeox>(p, plan);
+      return run_instance<T, CacheT, 2, kIsNeox>(p, plan);
     default:
-      return run_blocks<T, CacheT, 1, kIsNeox>(p, plan);
+      return run_instance<T, CacheT, 1, kIsNeox>(p, plan);
   }
 }
 
@@ -77,9 +75,12 @@ struct Shape {
   bool is_fp8;
   CacheKind kind;
   bool is_neox, is_full_width;
+  bool is_plain;  // asks for nothing beyond the usual
+  bool has_runs;  // slots follow each other
 };
 
-// Slots in random order with padding, a window table, offsets, two rows with one slot; strided q and k.
+// Slots in random order or in runs that break off, padding, a window table, offsets, two rows with one slot;
+// strided q. Plain calls have none of the window, offsets and zeros_out.
 FusedArguments make_call(const Shape& s) {
   const int64_t rows = s.num_tokens + s.kv_only, num_blocks = rows * 2 / s.block_size + 2;
   const auto random = [&](at::IntArrayRef shape) { return at::randn(shape).to(s.dtype); };
@@ -98,15 +99,25 @@ FusedArguments make_call(const Shape& s) {
   args.value_cache = args.flash_layout               ? cache({nb, bs, s.kv_heads, s.v_head_size})
                      : s.kind == CacheKind::shuffled ? cache({nb, s.kv_heads, bs / x, s.v_head_size, x})
                                                      : cache({nb, s.kv_heads, s.v_head_size, bs});
-  args.swa_slot_mapping = at::randperm(nb * bs, at::kInt);
-  args.swa_slot_mapping->slice(0, 0, 5).fill_(-1);
-  args.slot_mapping = at::randperm(nb * bs, at::kLong).narrow(0, 0, rows - 1).clone();
-  args.slot_mapping.slice(0, 0, rows - 1, 7).fill_(-3);
+  const int64_t num_slots = s.is_plain ? rows : rows - 1;
+  if (s.has_runs) {
+    args.slot_mapping = at::arange(num_slots, at::kLong) + (s.num_tokens % 3) * 8;
+    args.slot_mapping.slice(0, num_slots / 2).add_(1);
+  } else {
+    args.slot_mapping = at::randperm(nb * bs, at::kLong).narrow(0, 0, num_slots).clone();
+    args.slot_mapping.slice(0, 0, num_slots, 7).fill_(-3);
+  }
   if (rows > 4 && rows <= 256) args.slot_mapping[1] = args.slot_mapping[2].item<int64_t>();
   args.pos = at::randint(8, 32, {s.num_tokens}, at::kInt);
-  args.offs = at::randint(-8, 32, {s.num_tokens}, at::kLong);
+  if (s.is_plain) {
+    if (!s.has_runs) args.pos[0] = 70;  // beyond the table, in a padding row
+  } else {
+    args.offs = at::randint(-8, 32, {s.num_tokens}, at::kLong);
+    args.swa_slot_mapping = s.has_runs ? at::arange(nb * bs, at::kInt) : at::randperm(nb * bs, at::kInt);
+    args.swa_slot_mapping->slice(0, 0, 5).fill_(-1);
+  }
   args.cos_sin = at::randn({64, s.is_full_width ? 2 * s.rotary_dim : s.rotary_dim});
-  args.k_scale = at::rand({s.kv_heads}) + 0.5;
+  if (s.is_fp8 || !s.is_plain) args.k_scale = at::rand({s.kv_heads}) + 0.5;
   if (s.is_fp8) args.v_scale = at::rand({}) + 0.5;
   args.is_neox = s.is_neox;
   args.rotary_dim = s.rotary_dim;
@@ -114,24 +125,26 @@ FusedArguments make_call(const Shape& s) {
   return args;
 }
 
-FusedArguments with_own_outputs(const FusedArguments& args) {
+FusedArguments with_own_outputs(const FusedArguments& args, bool has_zeros) {
   FusedArguments own = args;
   own.key_cache = args.key_cache.clone();
   own.value_cache = args.value_cache.clone();
   own.q_out = at::full(args.q.sizes(), -1.0, args.q.options());
   own.k_out = at::full(args.k.sizes(), -1.0, args.k.options());
-  own.zeros_out = at::full(args.q.sizes(), -1.0, args.q.options());
+  if (has_zeros) own.zeros_out = at::full(args.q.sizes(), -1.0, args.q.options());
   return own;
 }
 
-void expect_same_as_cpu_kernel(const Shape& shape) {
+void expect_same_as_cpu_kernel(const Shape& shape, int& num_plain) {
   const FusedArguments args = make_call(shape);
-  const FusedArguments cpu = with_own_outputs(args), host = with_own_outputs(args);
+  const FusedArguments cpu = with_own_outputs(args, !shape.is_plain),
+                       host = with_own_outputs(args, !shape.is_plain);
+  num_plain += plan_launch(make_params(host)).is_plain;
   run_on_cpu("test", make_params(cpu));
   run_on_host(make_params(host));
   EXPECT_TRUE(is_same_bits(*cpu.q_out, *host.q_out)) << "q_out";
   EXPECT_TRUE(is_same_bits(*cpu.k_out, *host.k_out)) << "k_out";
-  EXPECT_TRUE(is_same_bits(*cpu.zeros_out, *host.zeros_out)) << "zeros_out";
+  EXPECT_TRUE(shape.is_plain || is_same_bits(*cpu.zeros_out, *host.zeros_out)) << "zeros_out";
   EXPECT_TRUE(is_same_bits(cpu.key_cache, host.key_cache)) << "key_cache";
   EXPECT_TRUE(is_same_bits(cpu.value_cache, host.value_cache)) << "value_cache";
 }
@@ -140,30 +153,35 @@ TEST(KernelOnHost, GivesTheBitsOfTheCpuKernel) {
   at::manual_seed(5);
   std::mt19937 random(5);
   const auto one_of = [&](std::vector<int64_t> values) { return values[random() % values.size()]; };
-  for (int i = 0; i < 150; ++i) {
+  int num_plain = 0;
+  for (int i = 0; i < 300; ++i) {
     Shape s{};
-    s.num_tokens = one_of({1, 2, 9, 40, 256, 257, 300});
-    s.kv_only = one_of({0, 1, 3});
+    s.is_plain = one_of({0, 1}) != 0;
+    s.has_runs = one_of({0, 1}) != 0;
+    s.num_tokens = one_of({1, 2, 9, 40, 129, 256, 257, 300});
+    s.kv_only = s.is_plain ? 0 : one_of({0, 1, 3});
     s.kv_heads = one_of({1, 2, 3});
     s.q_heads = s.kv_heads * one_of({1, 4, 7});
     s.head_size = one_of({16, 48, 64, 46, 128});
-    s.v_head_size = one_of({s.head_size, 24, 33});
-    s.rotary_dim = one_of({s.head_size, s.head_size / 2 / 2 * 2, 2});
+    s.v_head_size = s.is_plain ? s.head_size : one_of({s.head_size, 24, 33});
+    s.rotary_dim = s.is_plain ? s.head_size : one_of({s.head_size, s.head_size / 2 / 2 * 2, 2});
     s.offset = one_of({0, s.head_size - s.rotary_dim, (s.head_size - s.rotary_dim) / 2});
     s.block_size = one_of({8, 16, 24});
     s.dtype = one_of({0, 1}) != 0 ? at::kBFloat16 : at::kFloat;
     s.is_fp8 = one_of({0, 1}) != 0;
     s.kind = static_cast<CacheKind>(one_of({0, 1, 2}));
     s.is_neox = one_of({0, 1}) != 0;
-    s.is_full_width = one_of({0, 1}) != 0;
+    s.is_full_width = !s.is_plain && one_of({0, 1}) != 0;
     SCOPED_TRACE(testing::Message() << "case " << i << ": T " << s.num_tokens << " + " << s.kv_only
                                     << ", heads " << s.q_heads << '/' << s.kv_heads << ", D " << s.head_size
                                     << ", Dv " << s.v_head_size << ", R " << s.rotary_dim << " at "
                                     << s.offset << ", layout " << static_cast<int>(s.kind) << ", fp8 "
-                                    << s.is_fp8 << ", neox " << s.is_neox);
-    expect_same_as_cpu_kernel(s);
+                                    << s.is_fp8 << ", neox " << s.is_neox << ", plain " << s.is_plain
+                                    << ", runs " << s.has_runs);
+    expect_same_as_cpu_kernel(s, num_plain);
     if (HasFailure()) return;
   }
+  EXPECT_GT(num_plain, 60);
 }
 
 }  // namespace

@@ -290,12 +290,18 @@ TEST(WidestVector, NeverBreaksAVector) {
 
 // ---- Grid.
 
-constexpr int64_t kMaxGridX = INT32_MAX, kMaxGridY = 65535, kMaxThreads = 1024;
+constexpr int64_t kMaxGridX = INT32_MAX, kMaxGridY = 65535, kMaxBlockZ = 64, kSharedMemoryBytes = 48 * 1024;
 
 template <int kVec>
 int most_slices_of_a_row(const RopeCacheParams& p) {
-  return std::max({num_slices<kVec>({p.head_size, p.rotary_dim, p.rotary_dim_offset}),
-                   num_slices<kVec>({p.head_size, 0, 0}), num_slices<kVec>({p.v_head_size, 0, 0})});
+  int most = 0;
+  for (const HeadShape& head : {HeadShape{p.head_size, p.rotary_dim, p.rotary_dim_offset},
+                                HeadShape{p.head_size, 0, 0}, HeadShape{p.v_head_size, 0, 0}}) {
+    int count = 0;
+    while (slice_dims<kVec>(head, p.is_neox, count).has_lo) ++count;
+    most = std::max(most, count);
+  }
+  return most;
 }
 
 void expect_valid_grid(const RopeCacheParams& p) {
@@ -303,17 +309,29 @@ void expect_valid_grid(const RopeCacheParams& p) {
   const int width = plan.vector_width;
   ASSERT_TRUE(width == 1 || width == 2 || width == 4 || width == 8) << width;
   ASSERT_LE(width, widest_vector(p));
-  ASSERT_EQ(plan.num_rows, p.num_q_heads + p.num_kv_heads * (p.has_cache ? 2 : 1));
-  ASSERT_LE(p.num_kv_rows, kMaxGridX);
-  ASSERT_GE(plan.blocks_by_row, 1);
-  ASSERT_GE(plan.blocks_by_token, 0);
-  ASSERT_LE(int64_t{plan.blocks_by_row} + plan.blocks_by_token, kMaxGridY);
-  ASSERT_GE(plan.rows_per_block, 1);
-  ASSERT_LE(int64_t{plan.threads_per_row} * plan.rows_per_block, kMaxThreads);
+  ASSERT_LE(int64_t{plan.grid_x(p.num_kv_rows)}, kMaxGridX);
+  ASSERT_GE(int64_t{plan.grid_x(p.num_kv_rows)} * plan.tokens_per_block, p.num_kv_rows);
+  ASSERT_GE(plan.q_blocks, 1);
+  ASSERT_GE(plan.kv_blocks, 1);
+  ASSERT_GE(plan.q_blocks * plan.rows_per_q_block, p.num_q_heads);
+  ASSERT_GE(plan.kv_blocks * plan.rows_per_kv_block, p.num_kv_heads);
+  ASSERT_LE(plan.grid_y(p.has_cache), kMaxGridY);
+  ASSERT_GE(plan.rows_at_once, 1);
+  ASSERT_LE(plan.block_z(), kMaxBlockZ);
+  ASSERT_LE(plan.tokens_per_block * plan.threads_per_row * plan.block_z(), kMaxThreadsPerBlock);
+  ASSERT_TRUE(!plan.keeps_last_of_slot || plan.tokens_per_block == 1) << "watchers look at one token";
   ASSERT_GE(plan.threads_per_row, width == 8   ? most_slices_of_a_row<8>(p)
                                   : width == 4 ? most_slices_of_a_row<4>(p)
                                   : width == 2 ? most_slices_of_a_row<2>(p)
                                                : most_slices_of_a_row<1>(p));
+  if (!plan.values_are_tiled) return;
+  ASSERT_LE(plan.tile_tokens(), kMaxTileTokens);
+  ASSERT_GE(plan.heads_per_tile_block, 1);
+  ASSERT_GE(int64_t{plan.heads_per_tile_block} * plan.tile_blocks, p.num_kv_heads);
+  ASSERT_GE(plan.tile_pitch, p.v_head_size);
+  const int pitch_bytes = plan.tile_pitch * size_of(p.cache_dtype);
+  ASSERT_EQ(pitch_bytes % 4, 0);
+  ASSERT_LE(plan.tile_tokens() * pitch_bytes, kSharedMemoryBytes - kMaxTileTokens * 8);
 }
 
 TEST(PlanLaunch, GridIsWithinLimitsForEveryShape) {
@@ -380,14 +398,67 @@ TEST(PlanLaunch, AShortValueHeadDoesNotHideALongKeyHead) {
   }
 }
 
-TEST(PlanLaunch, ScatteredValuesAreThoseWithoutContiguousDims) {
+TEST(PlanLaunch, TiledValuesAreThoseWithoutContiguousDims) {
   RopeCacheParams p = wide_params();
   p.num_tokens = p.num_kv_rows = 100000;
-  EXPECT_FALSE(plan_launch(p).values_are_scattered);
+  EXPECT_FALSE(plan_launch(p).values_are_tiled);
   use_split_value_cache(p);
-  EXPECT_TRUE(plan_launch(p).values_are_scattered);
+  EXPECT_TRUE(plan_launch(p).values_are_tiled);
   p.has_cache = false;
-  EXPECT_FALSE(plan_launch(p).values_are_scattered);
+  EXPECT_FALSE(plan_launch(p).values_are_tiled);
+}
+
+TEST(PlanLaunch, RunsNeedAlignedVectorsOfSlots) {
+  RopeCacheParams p = wide_params();
+  p.num_tokens = p.num_kv_rows = 100000;
+  use_split_value_cache(p);
+  EXPECT_TRUE(plan_launch(p).stores_runs);
+  p.num_tokens = p.num_kv_rows = 2;  // a tile of two tokens has no 8 slots
+  p.slot_mapping.size = 2;
+  EXPECT_FALSE(plan_launch(p).stores_runs);
+  p.num_tokens = p.num_kv_rows = 100000;
+  p.value_cache.data = at_address(2);
+  EXPECT_FALSE(plan_launch(p).stores_runs);
+  p.value_cache.data = at_address(0);
+  p.value_cache.layout.dim_outer_stride = 12;
+  EXPECT_FALSE(plan_launch(p).stores_runs);
+}
+
+// Each of what few calls ask for makes a call one that is not plain.
+TEST(PlanLaunch, PlainCalls) {
+  const auto plain_params = [] {
+    RopeCacheParams p = wide_params();
+    p.zeros_out.data = nullptr;
+    p.slot_mapping.size = p.num_kv_rows;
+    return p;
+  };
+  EXPECT_TRUE(plan_launch(plain_params()).is_plain);
+  float scale = 1;
+  const std::vector<std::pair<const char*, std::function<void(RopeCacheParams&)>>> changes = {
+      {"rotation alone", [](auto& p) { p.has_cache = false; }},
+      {"window", [](auto& p) { p.has_swa = true; }},
+      {"offsets", [](auto& p) { p.has_offs = true; }},
+      {"zeros_out", [](auto& p) { p.zeros_out = p.q_out; }},
+      {"no k_out", [](auto& p) { p.k_out.data = nullptr; }},
+      {"match_unfused", [](auto& p) { p.match_unfused = true; }},
+      {"full width", [](auto& p) { p.cos_sin.is_full_width = true; }},
+      {"16-bit table", [](auto& p) { p.cos_sin.dtype = DType::bf16; }},
+      {"partial rotation", [](auto& p) { p.rotary_dim = 64; }},
+      {"value heads of another size", [](auto& p) { p.v_head_size = 64; }},
+      {"KV-only rows", [](auto& p) { ++p.num_kv_rows, ++p.slot_mapping.size; }},
+      {"short slot_mapping", [](auto& p) { --p.slot_mapping.size; }},
+      {"scale of a 16-bit cache", [&](auto& p) { p.v_scale.data = &scale; }},
+      {"single elements", [](auto& p) { p.q.data = at_address(2); }},
+  };
+  for (const auto& [name, change] : changes) {
+    RopeCacheParams p = plain_params();
+    change(p);
+    EXPECT_FALSE(plan_launch(p).is_plain) << name;
+  }
+  RopeCacheParams p = plain_params();
+  p.cache_dtype = DType::fp8_e4m3;
+  p.k_scale.data = &scale;
+  EXPECT_TRUE(plan_launch(p).is_plain) << "scales of an fp8 cache";
 }
 
 }  // namespace

@@ -20,8 +20,13 @@ void expect_slices_partition_the_head(const HeadShape& head, bool is_neox) {
            (is_neox ? " NeoX" : " GPT-J");
   };
   std::vector<int> slice_of(head.head_size, -1), is_rotated(head.head_size, -1);
-  for (int i = 0; i < num_slices<kVec>(head); ++i) {
+  for (int i = 0;; ++i) {
     const SliceDims dims = slice_dims<kVec>(head, is_neox, i);
+    if (!dims.has_lo) {
+      ASSERT_FALSE(dims.has_hi) << shape_text();
+      break;
+    }
+    ASSERT_LT(i, head.head_size) << shape_text() << ": no end";
     ASSERT_TRUE(dims.has_hi || !dims.is_rotated) << shape_text();
     for (const int first : {dims.lo, dims.hi}) {
       if (first == dims.hi && !dims.has_hi) continue;
@@ -80,6 +85,32 @@ TEST(SliceDims, PartitionEveryValueHeadSize) {
     if (head_size % 2 == 0) expect_slices_partition_the_head<2>(head, true);
     if (head_size % 4 == 0) expect_slices_partition_the_head<4>(head, true);
     if (head_size % 8 == 0) expect_slices_partition_the_head<8>(head, true);
+  }
+}
+
+// The short form of plain calls says the same.
+template <int kVec>
+void expect_same_slices_of_whole_head(int head_size) {
+  for (const bool is_rotated : {false, true}) {
+    const HeadShape head = {head_size, is_rotated ? head_size : 0, 0};
+    for (int i = 0; i < head_size; ++i) {
+      const SliceDims want = slice_dims<kVec>(head, true, i);
+      const SliceDims got = slice_of_whole_head<kVec>(head_size, is_rotated, i);
+      ASSERT_EQ(got.has_lo, want.has_lo) << head_size << " slice " << i;
+      if (!want.has_lo) break;
+      ASSERT_EQ(got.lo, want.lo) << head_size << " slice " << i;
+      ASSERT_EQ(got.hi, want.hi) << head_size << " slice " << i;
+      ASSERT_EQ(got.is_rotated, want.is_rotated);
+      ASSERT_TRUE(want.has_hi && got.has_hi);
+    }
+  }
+}
+
+TEST(SliceDims, WholeHeads) {
+  for (int head_size = 16; head_size <= 512; head_size += 16) {
+    expect_same_slices_of_whole_head<2>(head_size);
+    expect_same_slices_of_whole_head<4>(head_size);
+    expect_same_slices_of_whole_head<8>(head_size);
   }
 }
 

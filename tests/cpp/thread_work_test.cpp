@@ -1,5 +1,5 @@
-// Every slice of every row of every token has one thread. The device function is compiled for the host, with
-// the built-in variables of CUDA as plain ones (host_cuda.h).
+// Every slice of every row of every token has one thread, and every head of every tile one block. The device
+// functions are compiled for the host, with the built-in variables of CUDA as plain ones (host_cuda.h).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,12 +9,13 @@
 
 #include "host_cuda.h"
 #include "thread_work.cuh"
+#include "value_tile.cuh"
 
 namespace kvrope {
 namespace {
 
-// Sizes are all that a plan looks at here; with `by_token`, head dimensions of the value cache lie apart.
-RopeCacheParams params_of(int64_t num_rows, int q_heads, int kv_heads, int head_size, bool by_token) {
+// Sizes are all that a plan looks at here.
+RopeCacheParams params_of(int64_t num_rows, int q_heads, int kv_heads, int head_size, bool is_split) {
   RopeCacheParams p = {};
   p.num_tokens = p.num_kv_rows = num_rows;
   p.num_q_heads = q_heads;
@@ -25,45 +26,46 @@ RopeCacheParams params_of(int64_t num_rows, int q_heads, int kv_heads, int head_
   p.dtype = p.cache_dtype = DType::bf16;
   p.q.dim_stride = p.k.dim_stride = p.v.dim_stride = 1;
   p.has_cache = p.is_neox = true;
+  p.slot_mapping.size = num_rows;
   p.key_cache.layout.dim_outer_stride = 1;
-  p.value_cache.layout.dim_outer_stride = by_token ? 16 : 1;
+  p.value_cache.layout.dim_outer_stride = 1;
+  if (is_split) {
+    p.key_cache.layout.dim_outer_stride = 128;
+    p.key_cache.layout.dim_inner_stride = 1;
+    p.key_cache.layout.dim_split_log2 = 3;
+    p.value_cache.layout.dim_outer_stride = 16;
+  }
   return p;
 }
 
-void enter_grid(const RopeCacheParams& p) {
-  gridDim.x = static_cast<unsigned>(p.num_kv_rows);
+void enter_block(const LaunchPlan& plan) {
+  blockDim = {static_cast<unsigned>(plan.tokens_per_block), static_cast<unsigned>(plan.threads_per_row),
+              static_cast<unsigned>(plan.block_z())};
 }
 
-// The kernel takes either form of the parameters; both say the same.
-ThreadWork<int64_t> work_of(const RopeCacheParams& p, const LaunchPlan& plan, Index3 block, Index3 thread) {
-  blockIdx = block;
-  threadIdx = thread;
-  const ThreadWork<int64_t> work = work_of_thread(p, plan);
-  CompactParams compact = {};
-  compact.num_kv_rows = static_cast<uint32_t>(p.num_kv_rows);
-  compact.num_q_heads = p.num_q_heads;
-  const ThreadWork<uint32_t> compact_work = work_of_thread(compact, plan);
-  EXPECT_EQ(int64_t{compact_work.token}, work.token);
-  EXPECT_EQ(compact_work.row, work.row);
-  EXPECT_EQ(compact_work.slice, work.slice);
-  return work;
-}
-
-void expect_each_slice_once(const RopeCacheParams& p) {
-  const LaunchPlan plan = plan_launch(p);
-  enter_grid(p);
-  std::vector<int> num_threads(p.num_kv_rows * plan.num_rows * plan.threads_per_row, 0);
-  const auto blocks_y = static_cast<unsigned>(plan.blocks_by_row + plan.blocks_by_token);
-  for (Index3 block = {0, 0}; block.y < blocks_y; ++block.y) {
-    for (block.x = 0; block.x < p.num_kv_rows; ++block.x) {
-      for (Index3 thread = {0, 0}; thread.y < static_cast<unsigned>(plan.rows_per_block); ++thread.y) {
-        for (thread.x = 0; thread.x < static_cast<unsigned>(plan.threads_per_row); ++thread.x) {
-          const ThreadWork<int64_t> work = work_of(p, plan, block, thread);
-          ASSERT_GE(work.row, 0);
-          if (work.row >= plan.num_rows) continue;
-          ASSERT_TRUE(work.token >= 0 && work.token < p.num_kv_rows) << work.token;
-          ASSERT_TRUE(work.slice >= 0 && work.slice < plan.threads_per_row) << work.slice;
-          ++num_threads[(work.token * plan.num_rows + work.row) * plan.threads_per_row + work.slice];
+// How often each (token, head, slice) is served by blocks 0 .. num_blocks - 1.
+void expect_each_slice_once(const RopeCacheParams& p, const LaunchPlan& plan, int num_blocks,
+                            int rows_per_block, int num_heads) {
+  enter_block(plan);
+  std::vector<int> num_threads(p.num_kv_rows * num_heads * plan.threads_per_row, 0);
+  for (int block = 0; block < num_blocks; ++block) {
+    for (blockIdx.x = 0; blockIdx.x < static_cast<unsigned>(plan.grid_x(p.num_kv_rows)); ++blockIdx.x) {
+      for (threadIdx.z = 0; threadIdx.z < blockDim.z; ++threadIdx.z) {
+        for (threadIdx.y = 0; threadIdx.y < blockDim.y; ++threadIdx.y) {
+          for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x) {
+            const auto work = rows_of_thread<int64_t>(plan, block, rows_per_block, num_heads);
+            const auto compact = rows_of_thread<uint32_t>(plan, block, rows_per_block, num_heads);
+            ASSERT_EQ(int64_t{compact.token}, work.token);
+            ASSERT_EQ(compact.head, work.head);
+            ASSERT_LE(work.end, num_heads);
+            if (static_cast<int>(threadIdx.z) >= plan.rows_at_once && plan.keeps_last_of_slot) {
+              ASSERT_GE(work.head, work.end) << "a watcher serves a row";
+            }
+            if (work.token >= p.num_kv_rows) continue;
+            for (int head = work.head; head < work.end; head += work.step) {
+              ++num_threads[(work.token * num_heads + head) * plan.threads_per_row + work.slice];
+            }
+          }
         }
       }
     }
@@ -72,70 +74,38 @@ void expect_each_slice_once(const RopeCacheParams& p) {
   ASSERT_EQ(*std::max_element(num_threads.begin(), num_threads.end()), 1) << "a slice is served twice";
 }
 
+void expect_each_tile_once(const RopeCacheParams& p, const LaunchPlan& plan) {
+  std::vector<int> num_blocks(p.num_kv_rows * p.num_kv_heads, 0);
+  for (int block = 0; block < plan.tile_blocks; ++block) {
+    for (blockIdx.x = 0; blockIdx.x < static_cast<unsigned>(plan.grid_x(p.num_kv_rows)); ++blockIdx.x) {
+      const ValueTile<int64_t> tile = tile_of_block<int64_t>(p, plan, block);
+      ASSERT_LE(tile.num_tokens, plan.tile_tokens());
+      for (int i = 0; i < tile.num_tokens; ++i) {
+        ASSERT_LT(tile.first_token + i, p.num_kv_rows);
+        ++num_blocks[(tile.first_token + i) * p.num_kv_heads + tile.head];
+      }
+    }
+  }
+  ASSERT_EQ(*std::min_element(num_blocks.begin(), num_blocks.end()), 1) << "a row of v is left out";
+  ASSERT_EQ(*std::max_element(num_blocks.begin(), num_blocks.end()), 1) << "a row of v is served twice";
+}
+
 TEST(ThreadWork, EachSliceHasOneThread) {
-  bool some_by_token = false;
-  for (const bool by_token : {false, true}) {
-    for (const int64_t num_rows : {1, 2, 17, 128, 133, 300}) {
+  for (const bool is_split : {false, true}) {
+    for (const int64_t num_rows : {1, 2, 17, 128, 129, 257, 2049}) {
       for (const auto& [q_heads, kv_heads] :
            {std::pair(1, 1), std::pair(3, 3), std::pair(32, 8), std::pair(71, 1)}) {
-        for (const int head_size : {2, 64, 66, 128, 250, 512}) {
-          const RopeCacheParams p = params_of(num_rows, q_heads, kv_heads, head_size, by_token);
-          some_by_token |= plan_launch(p).blocks_by_token > 0;
-          expect_each_slice_once(p);
+        for (const int head_size : {2, 66, 128, 250, 512}) {
+          if (num_rows > 2000 && head_size > 128) continue;  // the same plan, and long to walk
+          const RopeCacheParams p = params_of(num_rows, q_heads, kv_heads, head_size, is_split);
+          const LaunchPlan plan = plan_launch(p);
+          ASSERT_EQ(plan.values_are_tiled, is_split);
+          expect_each_slice_once(p, plan, plan.q_blocks, plan.rows_per_q_block, q_heads);
+          expect_each_slice_once(p, plan, plan.kv_blocks, plan.rows_per_kv_block, kv_heads);
+          if (is_split) expect_each_tile_once(p, plan);
           if (HasFatalFailure()) {
             FAIL() << "Tk " << num_rows << " QH " << q_heads << " KH " << kv_heads << " D " << head_size
-                   << (by_token ? " by token" : " by row");
-          }
-        }
-      }
-    }
-  }
-  EXPECT_TRUE(some_by_token);
-}
-
-// In grids too large to walk, the thread that should serve a slice is looked up and asked.
-void expect_thread_of_slice(const RopeCacheParams& p, const LaunchPlan& plan, int64_t token, int row,
-                            int slice) {
-  Index3 block, thread;
-  if (plan.blocks_by_token == 0 || row < p.num_q_heads) {
-    block = {static_cast<unsigned>(token), static_cast<unsigned>(row / plan.rows_per_block)};
-    thread = {static_cast<unsigned>(slice), static_cast<unsigned>(row % plan.rows_per_block)};
-    ASSERT_LT(block.y, static_cast<unsigned>(plan.blocks_by_row));
-  } else {
-    const int64_t tile_tokens = int64_t{1} << plan.tile_tokens_log2;
-    const int64_t num_tiles = (p.num_kv_rows + tile_tokens - 1) / tile_tokens;
-    const int64_t linear = token / tile_tokens + num_tiles * (row - p.num_q_heads);
-    const int64_t in_block = token % tile_tokens + tile_tokens * slice;
-    block = {static_cast<unsigned>(linear % p.num_kv_rows),
-             static_cast<unsigned>(plan.blocks_by_row + linear / p.num_kv_rows)};
-    thread = {static_cast<unsigned>(in_block % plan.threads_per_row),
-              static_cast<unsigned>(in_block / plan.threads_per_row)};
-    ASSERT_LT(block.y, static_cast<unsigned>(plan.blocks_by_row + plan.blocks_by_token));
-    ASSERT_LT(thread.y, static_cast<unsigned>(plan.rows_per_block));
-  }
-  const ThreadWork<int64_t> work = work_of(p, plan, block, thread);
-  ASSERT_EQ(work.token, token);
-  ASSERT_EQ(work.row, row);
-  ASSERT_EQ(work.slice, slice);
-}
-
-TEST(ThreadWork, GridsOfBillionsOfTokens) {
-  for (const bool by_token : {false, true}) {
-    for (const int64_t num_rows : {int64_t{1} << 20, (int64_t{1} << 28) + 5, int64_t{INT32_MAX}}) {
-      for (const int kv_heads : {1, 2, 8, 32, 128}) {
-        for (const int head_size : {2, 128, 512}) {
-          const RopeCacheParams p = params_of(num_rows, kv_heads, kv_heads, head_size, by_token);
-          const LaunchPlan plan = plan_launch(p);
-          enter_grid(p);
-          for (const int64_t token : {int64_t{0}, int64_t{17}, num_rows / 3, num_rows - 2, num_rows - 1}) {
-            for (const int row : {0, kv_heads - 1, kv_heads, 2 * kv_heads, plan.num_rows - 1}) {
-              expect_thread_of_slice(p, plan, token, row, 0);
-              expect_thread_of_slice(p, plan, token, row, plan.threads_per_row - 1);
-              if (HasFatalFailure()) {
-                FAIL() << "Tk " << num_rows << " KH " << kv_heads << " D " << head_size << " token " << token
-                       << " row " << row;
-              }
-            }
+                   << (is_split ? " split" : " flash");
           }
         }
       }
@@ -143,26 +113,29 @@ TEST(ThreadWork, GridsOfBillionsOfTokens) {
   }
 }
 
-// Blocks past the last tile have nothing to do, in the largest grids too.
-TEST(ThreadWork, SurplusBlocksAreIdle) {
-  for (const int64_t num_rows :
-       {int64_t{128}, int64_t{1001}, (int64_t{1} << 28) + 5, (int64_t{1} << 30) - 1}) {
-    for (const auto& [kv_heads, head_size] :
-         {std::pair(1, 2), std::pair(1, 512), std::pair(3, 512), std::pair(32, 2)}) {
-      const RopeCacheParams p = params_of(num_rows, kv_heads, kv_heads, head_size, true);
+// In grids too large to walk, the block that should serve a row of v is looked up and asked.
+TEST(ThreadWork, TilesOfBillionsOfTokens) {
+  for (const int64_t num_rows : {int64_t{1} << 20, (int64_t{1} << 28) + 5, int64_t{INT32_MAX}}) {
+    for (const int kv_heads : {1, 2, 8, 32, 128}) {
+      const RopeCacheParams p = params_of(num_rows, kv_heads, kv_heads, 128, true);
       const LaunchPlan plan = plan_launch(p);
-      if (plan.blocks_by_token == 0) continue;
-      enter_grid(p);
-      const int64_t tile_tokens = int64_t{1} << plan.tile_tokens_log2;
-      const int64_t num_used = (p.num_kv_rows + tile_tokens - 1) / tile_tokens * (2 * kv_heads);
-      const int64_t num_blocks = num_rows * plan.blocks_by_token;
-      for (const int64_t linear : {num_used, (num_used + num_blocks) / 2, num_blocks - 1}) {
-        if (linear < num_used || linear >= num_blocks) continue;
-        const Index3 block = {static_cast<unsigned>(linear % num_rows),
-                              static_cast<unsigned>(plan.blocks_by_row + linear / num_rows)};
-        ASSERT_GE(work_of(p, plan, block, {0, 0}).row, plan.num_rows)
-            << "Tk " << num_rows << " KH " << kv_heads;
+      for (const int64_t token : {int64_t{0}, int64_t{17}, num_rows / 3, num_rows - 2, num_rows - 1}) {
+        for (const int head : {0, kv_heads / 2, kv_heads - 1}) {
+          const int64_t tiles = (num_rows + plan.tile_tokens() - 1) / plan.tile_tokens();
+          const int block = head / plan.heads_per_tile_block;
+          blockIdx.x =
+              static_cast<unsigned>(head % plan.heads_per_tile_block * tiles + token / plan.tile_tokens());
+          ASSERT_LT(block, plan.tile_blocks);
+          ASSERT_LT(blockIdx.x, static_cast<unsigned>(plan.grid_x(num_rows)));
+          const ValueTile<int64_t> tile = tile_of_block<int64_t>(p, plan, block);
+          ASSERT_EQ(tile.head, head) << "Tk " << num_rows << " KH " << kv_heads;
+          ASSERT_TRUE(token >= tile.first_token && token < tile.first_token + tile.num_tokens)
+              << "Tk " << num_rows << " KH " << kv_heads << " token " << token;
+        }
       }
+      blockIdx.x = static_cast<unsigned>(plan.grid_x(num_rows) - 1);
+      const ValueTile<int64_t> last = tile_of_block<int64_t>(p, plan, plan.tile_blocks - 1);
+      ASSERT_LE(last.first_token + last.num_tokens, num_rows);
     }
   }
 }

@@ -1,0 +1,73 @@
+// What a call may ask for beyond the usual. Kernels of plain calls (is_plain, compact_params.h) know while
+// they are compiled that nothing of it is asked for; their parameters are of a type of their own with the
+// same contents. A launch of a microsecond spends most of its time fetching its instructions: plain calls
+// need half as many.
+#pragma once
+
+#include "rope_cache_params.h"
+
+namespace kvrope {
+
+struct PlainParams : CompactParams {};
+
+template <typename Params>
+constexpr bool kIsPlain = false;
+template <>
+inline constexpr bool kIsPlain<PlainParams> = true;
+
+template <typename Params>
+using IndexOf = decltype(Params::num_tokens);
+
+template <typename Params>
+__device__ __forceinline__ bool has_offs(const Params& p) {
+  return !kIsPlain<Params> && p.has_offs;
+}
+
+template <typename Params>
+__device__ __forceinline__ bool has_window(const Params& p) {
+  return !kIsPlain<Params> && p.has_swa;
+}
+
+template <typename Params>
+__device__ __forceinline__ bool has_zeros_out(const Params& p) {
+  return !kIsPlain<Params> && p.zeros_out.data != nullptr;
+}
+
+template <typename Params>
+__device__ __forceinline__ bool has_k_out(const Params& p) {
+  return kIsPlain<Params> || p.k_out.data != nullptr;
+}
+
+template <typename Params>
+__device__ __forceinline__ bool matches_unfused(const Params& p) {
+  return !kIsPlain<Params> && p.match_unfused;
+}
+
+template <typename Params>
+__device__ __forceinline__ bool has_full_width_table(const Params& p) {
+  return !kIsPlain<Params> && p.cos_sin.is_full_width;
+}
+
+template <typename Params>
+__device__ __forceinline__ DType table_dtype(const Params& p) {
+  return kIsPlain<Params> ? DType::fp32 : p.cos_sin.dtype;
+}
+
+template <typename Params>
+__device__ __forceinline__ int rotary_dim_offset(const Params& p) {
+  return kIsPlain<Params> ? 0 : p.rotary_dim_offset;
+}
+
+// Whether a row of k and v has a position and is rotated; the others, KV-only, are final already.
+template <typename Params>
+__device__ __forceinline__ bool is_token(const Params& p, IndexOf<Params> row) {
+  return kIsPlain<Params> || row < p.num_tokens;
+}
+
+// Whether slot_mapping says anything of a row.
+template <typename Params>
+__device__ __forceinline__ bool has_slot(const Params& p, IndexOf<Params> row) {
+  return kIsPlain<Params> || (p.has_cache && row < p.slot_mapping.size);
+}
+
+}  // namespace kvrope

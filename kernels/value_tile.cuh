@@ -1,0 +1,191 @@
+// v for caches in which the head dimensions of a row lie apart (x-split and shuffled values). A block takes
+// one head of a tile of neighbouring tokens, transposes it in shared memory and stores along slots:
+//
+//   rows of v      token 0: d0 d1 d2 ...       shared memory      value cache     d0: s0 s1 s2 ...
+//                  token 1: d0 d1 d2 ...   ->  [token][dim]   ->                  d1: s0 s1 s2 ...
+//                  ...
+//
+// Tokens of a prefill have neighbouring slots. A group of tokens that fills an aligned 16 bytes of one head
+// dimension is stored as one vector: a run. Other groups are stored element by element: lanes go along tokens
+// where slots are neighbours, to fill sectors together, and along head dimensions where slots are scattered.
+#pragma once
+
+#include "cache_row.cuh"
+#include "dependent_launch.cuh"
+#include "last_of_slot.cuh"
+#include "row_indices.cuh"
+
+namespace kvrope {
+
+#ifdef __CUDACC__  // the host has its own (tests/cpp/host_cuda.h)
+__device__ __forceinline__ void* dynamic_shared_memory() {
+  extern __shared__ uint4 memory[];
+  return memory;
+}
+#endif
+
+template <typename Index>
+struct ValueTile {
+  Index first_token;
+  int head;
+  int num_tokens;  // fewer at the end; 0 where there is no tile
+};
+
+// Blocks of one blockIdx.y serve the tiles of heads_per_tile_block heads, one head after the other.
+template <typename Index>
+__device__ __forceinline__ ValueTile<Index> tile_of_block(const BasicRopeCacheParams<Index>& p,
+                                                          const LaunchPlan& plan, int block_y) {
+  const uint32_t nth_head = plan.num_tiles.quotient(blockIdx.x);
+  const Index tile = blockIdx.x - nth_head * plan.num_tiles.divisor;
+  const int head = block_y * plan.heads_per_tile_block + static_cast<int>(nth_head);
+  const Index first = tile << plan.tile_tokens_log2, tokens = static_cast<Index>(plan.tile_tokens());
+  const Index left = p.num_kv_rows - first;
+  const bool exists = static_cast<int>(nth_head) < plan.heads_per_tile_block && head < p.num_kv_heads;
+  return {first, head, exists ? static_cast<int>(left < tokens ? left : tokens) : 0};
+}
+
+// Where a row's value is kept, in elements from the start of the cache, or -1. Called with all lanes of a
+// warp for one row where the last of a slot is kept.
+template <typename Params, typename Index>
+__device__ __forceinline__ int64_t place_of_row(const Params& p, const LaunchPlan& plan, Index token,
+                                                int head, int thread) {
+  const PendingIndex<Index> pending_slot(p.slot_mapping, token, has_slot(p, token));
+  const PendingIndex<Index> pos(p.pos, token, is_token(p, token));
+  const CheckedIndex<Index> slot = checked_slot(p, token, pending_slot);
+  const bool has_position = !is_token(p, token) || checked_position(p, token, pos).is_valid;
+  if (!slot.is_valid || !has_position) return -1;
+  if (plan.keeps_last_of_slot) {
+    const unsigned lanes = __activemask(), lanes_below = (1u << (thread % 32)) - 1;
+    const Index first = __popc(lanes & lanes_below), count = __popc(lanes);
+    const bool is_asked_for = __any_sync(lanes, is_asked_for_later(p, token, slot, first, count));
+    if (is_asked_for && goes_to_later_row<Index>(p, token, slot.value)) return -1;
+  }
+  const SlotInBlock<Index> at = locate(slot.value, p.block_size);
+  return p.value_cache.layout.row_offset(at.block, at.offset, head);
+}
+
+template <typename Params, typename Index>
+__device__ __forceinline__ void find_places(const Params& p, const LaunchPlan& plan,
+                                            const ValueTile<Index>& tile, int thread, int64_t* places) {
+  const int lanes = plan.keeps_last_of_slot ? 32 : 1;
+  const int at_once = (plan.num_threads() + lanes - 1) / lanes;
+#pragma unroll 1
+  for (int i = thread / lanes; i < plan.tile_tokens(); i += at_once) {
+    const bool exists = i < tile.num_tokens;
+    places[i] =
+        exists ? place_of_row(p, plan, static_cast<Index>(tile.first_token + i), tile.head, thread) : -1;
+  }
+}
+
+// In words: rows of the tile are aligned to no more.
+template <typename CacheT, int kVec>
+__device__ __forceinline__ void stage(CacheT* to, const Vec<CacheT, kVec>& x) {
+  using Word = typename Vec<CacheT, kVec>::Word;
+#pragma unroll
+  for (int j = 0; j < Vec<CacheT, kVec>::kWords; ++j) reinterpret_cast<Word*>(to)[j] = x.words[j];
+}
+
+template <typename T, typename CacheT, int kVec, typename Params, typename Index>
+__device__ __forceinline__ void stage_rows(const Params& p, const LaunchPlan& plan,
+                                           const ValueTile<Index>& tile, int thread, CacheT* staged) {
+  const int row_threads = static_cast<int>(plan.row_threads.divisor);
+  const int first_row = static_cast<int>(plan.row_threads.quotient(static_cast<uint32_t>(thread)));
+  const int at_once = plan.tokens_per_block * plan.rows_at_once;
+  const SliceDims dims = slice_dims<kVec>({p.v_head_size, 0, 0}, true, thread - first_row * row_threads);
+  if (!dims.has_lo) return;
+  const CacheScale scale = scale_of_head<T, CacheT>(p, p.v_scale, tile.head);
+#pragma unroll 1
+  for (int row = first_row; row < tile.num_tokens; row += at_once) {
+    const T* from = head_of<const T>(p.v, static_cast<Index>(tile.first_token + row), tile.head);
+    const HeadSlice<T, kVec> x = load_slice<T, kVec>(from, p.v.dim_stride, dims);
+    const HeadSlice<CacheT, kVec> stored = to_cache_type<CacheT>(scale, x, widen(x));
+    stage(staged + row * plan.tile_pitch + dims.lo, stored.lo);
+    if (dims.has_hi) stage(staged + row * plan.tile_pitch + dims.hi, stored.hi);
+  }
+}
+
+// A group of tokens of the tile, and this thread among those that store it.
+template <typename CacheT>
+struct TokenGroup {
+  const CacheT* rows;
+  const int64_t* places;
+  int tokens_log2;
+  int member, num_members;
+
+  __device__ __forceinline__ int num_tokens() const { return 1 << tokens_log2; }
+
+  __device__ __forceinline__ int num_neighbours() const {
+    int count = 0;
+#pragma unroll 1
+    for (int i = 1; i < num_tokens(); ++i) count += places[i - 1] >= 0 && places[i] == places[i - 1] + 1;
+    return count;
+  }
+};
+
+template <typename CacheT, typename Index>
+__device__ __forceinline__ void store_run(const BasicRopeCacheParams<Index>& p, const LaunchPlan& plan,
+                                          const TokenGroup<CacheT>& group) {
+  constexpr int kRun = 16 / static_cast<int>(sizeof(CacheT));
+  CacheT* to = static_cast<CacheT*>(p.value_cache.data) + group.places[0];
+#pragma unroll 1
+  for (int dim = group.member; dim < p.v_head_size; dim += group.num_members) {
+    Vec<CacheT, kRun> run;
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) run.set(i, group.rows[i * plan.tile_pitch + dim]);
+    store_vec_once(to + product(static_cast<Index>(dim), p.value_cache.layout.dim_outer_stride), run);
+  }
+}
+
+template <typename CacheT, typename Index>
+__device__ __forceinline__ void store_elements(const BasicRopeCacheParams<Index>& p, const LaunchPlan& plan,
+                                               const TokenGroup<CacheT>& group, bool along_tokens) {
+  const auto store = [&](int token, int dim) {
+    if (group.places[token] < 0) return;
+    const int64_t offset = product(static_cast<Index>(dim), p.value_cache.layout.dim_outer_stride);
+    static_cast<CacheT*>(p.value_cache.data)[group.places[token] + offset] =
+        group.rows[token * plan.tile_pitch + dim];
+  };
+  if (along_tokens) {
+#pragma unroll 1
+    for (int i = group.member; i < p.v_head_size << group.tokens_log2; i += group.num_members) {
+      store(i & (group.num_tokens() - 1), i >> group.tokens_log2);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int token = 0; token < group.num_tokens(); ++token) {
+#pragma unroll 1
+    for (int dim = group.member; dim < p.v_head_size; dim += group.num_members) store(token, dim);
+  }
+}
+
+template <typename T, typename CacheT, int kVec, typename Params>
+__device__ __forceinline__ void value_tile(const Params& p, const LaunchPlan& plan, int block) {
+  using Index = IndexOf<Params>;
+  __shared__ int64_t places[kMaxTileTokens];
+  CacheT* staged = static_cast<CacheT*>(dynamic_shared_memory());  // tile_tokens rows of tile_pitch elements
+  const ValueTile<Index> tile = tile_of_block<Index>(p, plan, block);
+  if (tile.num_tokens == 0) return;
+  const int thread = static_cast<int>((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x);
+  wait_for_earlier_kernels();
+  stage_rows<T, CacheT, kVec>(p, plan, tile, thread, staged);
+  find_places(p, plan, tile, thread, places);
+  __syncthreads();
+
+  constexpr int kRunLog2 = sizeof(CacheT) == 1 ? 4 : sizeof(CacheT) == 2 ? 3 : 2;
+  const int tokens_log2 = plan.stores_runs ? kRunLog2 : plan.tile_tokens_log2;
+  const int groups_log2 = plan.tile_tokens_log2 - tokens_log2;
+  const int first = (thread & ((1 << groups_log2) - 1)) << tokens_log2;
+  const TokenGroup<CacheT> group = {staged + first * plan.tile_pitch, places + first, tokens_log2,
+                                    thread >> groups_log2, plan.num_threads() >> groups_log2};
+  if (group.member >= group.num_members) return;
+  const int num_neighbours = group.num_neighbours();
+  const bool is_run = plan.stores_runs && num_neighbours == group.num_tokens() - 1;
+  if (is_run && group.places[0] % group.num_tokens() == 0) {
+    store_run<CacheT, Index>(p, plan, group);
+  } else {
+    store_elements<CacheT, Index>(p, plan, group, 2 * num_neighbours >= group.num_tokens());
+  }
+}
+
+}  // namespace kvrope
