@@ -47,16 +47,18 @@ __device__ __noinline__ bool goes_to_later_row(const BasicRopeCacheParams<Index>
   return false;
 }
 
-// What the threads behind a block's rows do, the watchers, which answer is_superseded of the others. The rows
-// of the block are those of one token. Returns whether this thread is one.
+// What the threads behind the rows of a block of k or v do, the watchers, which answer is_superseded of the
+// others. The block holds one token. Returns whether this thread is one.
 template <typename Params, typename Index>
 __device__ __forceinline__ bool watches_for_later_rows(const Params& p, const LaunchPlan& plan, Index token) {
-  if (!plan.keeps_last_of_slot || static_cast<int>(threadIdx.z) < plan.rows_at_once) return false;
+  const int watcher = static_cast<int>(threadIdx.z) - plan.first_watcher;
+  if (!plan.keeps_last_of_slot || watcher < 0) return false;
   wait_for_earlier_kernels();
   const PendingIndex<Index> pending(p.slot_mapping, token, has_slot(p, token));
   const CheckedIndex<Index> slot = checked_slot(p, token, pending);
-  __syncthreads_or(is_asked_for_later(p, token, slot, static_cast<Index>(threadIdx.y),
-                                      static_cast<Index>(plan.threads_per_row)));
+  const int first = watcher * plan.threads_per_row + static_cast<int>(threadIdx.y);
+  const int count = (static_cast<int>(blockDim.z) - plan.first_watcher) * plan.threads_per_row;
+  __syncthreads_or(is_asked_for_later(p, token, slot, static_cast<Index>(first), static_cast<Index>(count)));
   return true;
 }
 

@@ -8,10 +8,12 @@ namespace kvrope {
 namespace {
 
 // Measured on an H200. Few rows are a matter of latency: many thin threads, one row each. Many rows are a
-// matter of bandwidth: wide vectors, and from kManyRows on several rows a thread.
+// matter of bandwidth: wide vectors, and from kManyRows on several rows a thread, with the rows of k and v
+// for all threads.
 constexpr int kMaxRowsOfThinThreads = 128, kThinBytesPerVector = 8, kThreadsOfThin = 256;
-constexpr int kMaxRowsToKeepLast = 256;
-constexpr int kManyRows = 2048, kThreads = 128;
+constexpr int kMaxRowsToKeepLast = 256, kLaterRowsPerWatcher = 4;
+constexpr int kManyRows = 2048, kThreads = 128, kThreadsOfManySplit = 64;
+constexpr int kMaxRowsAtOnce = 32;       // half of the largest blockDim.z: watchers may be as many
 constexpr int kMaxBlocksOfRows = 16000;  // grid.y has 65535, for q, k and v
 
 bool is_aligned(const void* data, int64_t bytes) {
@@ -66,23 +68,34 @@ void divide_rows(int heads, int rows_at_least, int* blocks, int* rows_per_block)
   *rows_per_block = ceil_div(heads, *blocks);
 }
 
+int threads_per_block(int64_t num_rows, bool is_split) {
+  if (num_rows <= kMaxRowsOfThinThreads) return kThreadsOfThin;
+  return num_rows >= kManyRows && is_split ? kThreadsOfManySplit : kThreads;
+}
+
 void plan_rows(const RopeCacheParams& p, LaunchPlan& plan) {
-  const bool is_thin = p.num_kv_rows <= kMaxRowsOfThinThreads;
   const bool is_split = p.has_cache && p.key_cache.layout.dim_split_log2 > 0;
-  const int threads = is_thin ? kThreadsOfThin : kThreads;
-  const int rows_per_thread = p.num_kv_rows <= kMaxRowsToKeepLast ? 1 : p.num_kv_rows < kManyRows ? 2 : 4;
+  const bool is_many = p.num_kv_rows >= kManyRows;
   plan.threads_per_row = ceil_div(std::max(p.head_size, p.v_head_size), 2 * plan.vector_width);
-  plan.tokens_per_block = is_split && !plan.keeps_last_of_slot && 2 * plan.threads_per_row <= threads ? 2 : 1;
-  constexpr int kMaxBlockZ = 64;
-  plan.rows_at_once = std::clamp(threads / (plan.threads_per_row * plan.tokens_per_block), 1, kMaxBlockZ - 1);
-  const int rows_at_least = plan.rows_at_once * rows_per_thread;
-  divide_rows(p.num_q_heads, rows_at_least, &plan.q_blocks, &plan.rows_per_q_block);
-  divide_rows(p.num_kv_heads, rows_at_least, &plan.kv_blocks, &plan.rows_per_kv_block);
+  const int rows = std::max(1, threads_per_block(p.num_kv_rows, is_split) / plan.threads_per_row);
+  plan.tokens_per_block =
+      rows > 1 && !plan.keeps_last_of_slot && (is_split || (is_many && p.num_kv_heads < rows)) ? 2 : 1;
+  plan.rows_at_once = std::min(rows / plan.tokens_per_block, kMaxRowsAtOnce);
+  const int rows_per_thread = p.num_kv_rows <= kMaxRowsToKeepLast ? 1 : is_many ? 4 : 2;
+  divide_rows(p.num_q_heads, plan.rows_at_once * rows_per_thread, &plan.q_blocks, &plan.rows_per_q_block);
+  divide_rows(p.num_kv_heads, plan.rows_at_once * rows_per_thread, &plan.kv_blocks, &plan.rows_per_kv_block);
+}
+
+// Threads of a block of k and v that serve no row, or more of them: enough to look at all later rows at once.
+void plan_watchers(const RopeCacheParams& p, LaunchPlan& plan) {
+  const int lanes = ceil_div(static_cast<int>(p.num_kv_rows), kLaterRowsPerWatcher);
+  plan.num_watchers = std::min(ceil_div(lanes, plan.threads_per_row), kMaxRowsAtOnce);
+  plan.first_watcher = std::min(plan.rows_per_kv_block, plan.rows_at_once);
 }
 
 void plan_tiles(const RopeCacheParams& p, LaunchPlan& plan) {
   const int cache_size = size_of(p.cache_dtype), run = 16 / cache_size;
-  plan.tile_tokens_log2 = plan.keeps_last_of_slot ? 1 : p.num_kv_rows == 1 ? 0 : 4;
+  plan.tile_tokens_log2 = p.num_kv_rows == 1 ? 0 : p.num_kv_rows <= kMaxRowsOfThinThreads ? 1 : 4;
   const int64_t tiles = (p.num_kv_rows + plan.tile_tokens() - 1) / plan.tile_tokens();
   plan.num_tiles = Divisor<uint32_t>(static_cast<uint32_t>(tiles));
   plan.heads_per_tile_block = static_cast<int>(plan.grid_x(p.num_kv_rows) / tiles);
@@ -113,6 +126,7 @@ LaunchPlan plan_launch(const RopeCacheParams& p) {
   plan.use_pdl = true;
   plan.keeps_last_of_slot = p.has_cache && p.num_kv_rows <= kMaxRowsToKeepLast && p.slot_mapping.size > 1;
   plan_rows(p, plan);
+  if (plan.keeps_last_of_slot) plan_watchers(p, plan);
   plan.values_are_tiled = p.has_cache && !p.value_cache.layout.has_contiguous_dims(2);
   if (plan.values_are_tiled) plan_tiles(p, plan);
   return plan;

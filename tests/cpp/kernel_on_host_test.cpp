@@ -82,7 +82,7 @@ struct Shape {
 // Slots in random order or in runs that break off, padding, a window table, offsets, two rows with one slot;
 // strided q. Plain calls have none of the window, offsets and zeros_out.
 FusedArguments make_call(const Shape& s) {
-  const int64_t rows = s.num_tokens + s.kv_only, num_blocks = rows * 2 / s.block_size + 2;
+  const int64_t rows = s.num_tokens + s.kv_only, num_blocks = rows * 2 / s.block_size + 5;
   const auto random = [&](at::IntArrayRef shape) { return at::randn(shape).to(s.dtype); };
   FusedArguments args;
   args.q = random({s.num_tokens, s.q_heads + 1, s.head_size}).narrow(1, 0, s.q_heads);
