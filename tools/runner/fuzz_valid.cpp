@@ -257,8 +257,9 @@ void draw_explicit_positions(FuzzDraft& draft, Draw& draw, const Offsets& offset
   int64_t largest = is_int32 ? std::numeric_limits<int32_t>::max() : std::numeric_limits<int64_t>::max();
   bool has_rows = draft.keys.contains("table") && draft.keys["table"].contains("rows");
   for (int64_t row = 0; row < draft.tokens; ++row) {
-    int64_t position = draw.between(0, draft.table_rows - 1 - offsets.high);
-    if (!offsets.values.empty()) position -= offsets.values[static_cast<size_t>(row)];
+    bool is_known = !offsets.values.empty();
+    int64_t position = draw.between(0, draft.table_rows - 1 - (is_known ? 0 : offsets.high));
+    if (is_known) position -= offsets.values[static_cast<size_t>(row)];
     bool is_wild = has_rows && draft.padded_rows.count(row) && draw.chance(0.5);
     values.push_back(is_wild ? draw.one_of<int64_t>({-1, draft.table_rows, largest, -largest - 1})
                              : position);
