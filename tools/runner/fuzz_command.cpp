@@ -28,6 +28,18 @@ int serve(const std::string& device) {
   return 0;
 }
 
+int print_cases(const FuzzOptions& options) {
+  OutputFile out("-");
+  out.write("{\"schema_version\": 1, \"cases\": [");
+  for (int64_t i = 0; i < options.cases; ++i) {
+    FuzzCase drawn =
+        make_fuzz_case(options.selection.seed.value_or(0), options.first + i, options.most_tokens);
+    out.write((i > 0 ? ",\n" : "\n") + drawn.keys.dump());
+  }
+  out.write("\n]}\n");
+  return 0;
+}
+
 // The text that a shell takes to run the case again, without a file.
 std::string repeat_command(const std::string& program, const Json& keys, c10::Device device) {
   return "echo " + shell_quoted(file_with_case(keys)) + " | " + shell_quoted(program) +
@@ -96,6 +108,7 @@ FuzzPlan plan_of(const FuzzOptions& options, const std::vector<std::string>& wor
 
 int fuzz_command(const FuzzOptions& options, const std::vector<std::string>& command_line) {
   if (!options.worker_device.empty()) return serve(options.worker_device);
+  if (options.only_prints) return print_cases(options);
   c10::Device device = choose_device(options.selection);
   FuzzReport report(options, command_line, device);
   Interrupt interrupt;
@@ -127,9 +140,11 @@ void add_fuzz_command(CLI::App& app, const std::vector<std::string>& command_lin
   CLI::Option& cases = *command.add_option("--cases", options->cases, "How many cases")
                             ->check(CLI::Range(int64_t{1}, kMost))
                             ->capture_default_str();
-  command.add_option("--minutes", options->minutes, "How long, instead of how many")
-      ->check(CLI::Range(0.001, 1e6))
-      ->excludes(&cases);
+  CLI::Option& minutes = *command.add_option("--minutes", options->minutes, "How long, instead of how many")
+                              ->check(CLI::Range(0.001, 1e6))
+                              ->excludes(&cases);
+  command.add_flag("--print", options->only_prints, "Print the cases as a case file instead of running them")
+      ->excludes(&minutes);
   command.add_option("--first", options->first, "Number of the first case")
       ->check(CLI::Range(int64_t{0}, kMost))
       ->capture_default_str();

@@ -20,6 +20,7 @@ struct FuzzOptions {
   int64_t most_tokens = 64;
   int64_t most_failures = 10;
   std::string json_path;
+  bool only_prints = false;   // the cases, as a case file
   std::string worker_device;  // run cases for another process, on this device
 };
 
