@@ -75,6 +75,20 @@ TEST(FuzzCase, TheOperationPasses) {
   }
 }
 
+// Right results that an earlier oracle did not take.
+TEST(FuzzCase, WhereRoundingIsAllThatIsLeft) {
+  for (
+      const char* text :
+      {R"({"id": "products that cancel in a saturating cache", "kv_heads": 4, "head_dim": 512, "num_tokens": 2,
+            "dtype": "fp32", "table_dtype": "bf16", "kv_cache_dtype": "fp8_e4m3", "table": {"base": 500000},
+            "positions": {"offsets": {"values": [0, -3]}, "start": 31}, "inputs": {"values": "extremes"}, "seed": 3312})",
+       R"({"id": "a rotation that is zero in fp32, times infinity", "dtype": "fp32", "scales": {"k": 0},
+            "inputs": {"values": "extremes"}, "seed": 1})"}) {
+    CaseResult result = run_case(parse(Json::parse(text)), c10::kCPU, fused_qk_rope_reshape_and_cache);
+    EXPECT_EQ(result.disposition, Disposition::passed) << text << result.message;
+  }
+}
+
 // What a call looks like that was accepted: outputs of the right shape.
 FusedOutputs accept_everything(const FusedArguments& args) {
   at::Tensor q_out = at::zeros({args.q.size(0), args.q.size(1) * args.q.size(2)}, args.q.options());

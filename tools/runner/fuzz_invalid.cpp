@@ -257,15 +257,15 @@ Pattern not_yet_supported(FuzzDraft& draft, Draw& draw) {
 
 // --- Mistakes of the caller
 
-// Sees to it that the call is given every tensor that may be left out, and that each has rows.
-void give_all_tensors(FuzzDraft& draft) {
-  cache_all_rows_plainly(draft);
-  erase(draft, "positions");
-  draft.pin("/inputs/in_place", false);
-  for (const char* key : {"/outputs/q_out", "/outputs/k_out", "/outputs/zeros_out"}) draft.pin(key, true);
-  draft.pin("/positions/offsets/value", 0);
-  draft.pin("/slots/swa/window", 1000);
-  for (const char* key : {"/scales/k", "/scales/v"}) draft.pin(key, 0.5);
+// Sees to it that the call is given this tensor, which may be one that is left out otherwise.
+void give(FuzzDraft& draft, const std::string& tensor) {
+  if (tensor.ends_with("_out")) {
+    draft.pin("/inputs/in_place", false);
+    draft.pin("/outputs/" + tensor, true);
+  }
+  if (tensor.ends_with("_scale")) draft.pin("/scales/" + tensor.substr(0, 1), 0.5);
+  if (tensor == "offs") draft.pin("/positions/offsets/value", 0);
+  if (tensor == "swa_slot_mapping") draft.pin("/slots/swa/window", 1000);
 }
 
 std::string some_tensor(Draw& draw) {
@@ -281,6 +281,8 @@ Pattern shared_memory(FuzzDraft& draft, Draw& draw) {
   std::string tensor = some_written_tensor(draw), other = some_tensor(draw);
   bool may_be_same = (tensor == "q_out" && other == "q") || (tensor == "k_out" && other == "k");
   if (tensor == other || may_be_same) return std::nullopt;
+  give(draft, tensor);
+  give(draft, other);
   draft.pin("/misuse/tensor", tensor);
   draft.pin("/misuse/fault", "shared");
   draft.pin("/misuse/with", other);
@@ -289,13 +291,15 @@ Pattern shared_memory(FuzzDraft& draft, Draw& draw) {
 
 Pattern misused_tensor(FuzzDraft& draft, Draw& draw) {
   if (draft.tokens == 0) return std::nullopt;
-  give_all_tensors(draft);
+  cache_all_rows_plainly(draft);
+  erase(draft, "positions");
   std::string fault = draw.one_of({"dtype", "rank", "rows", "device", "missing", "self_overlap", "shared"});
   if (fault == "shared") return shared_memory(draft, draw);
   std::string tensor = some_tensor(draw);
   if (fault == "self_overlap") tensor = some_written_tensor(draw);
   if (fault == "rows")  // of others the size is free, or it is told by another
     tensor = draw.one_of({"v", "pos", "offs", "value_cache", "q_out", "k_out", "zeros_out"});
+  give(draft, tensor);
   draft.pin("/misuse/tensor", tensor);
   draft.pin("/misuse/fault", fault);
   // The first tensor says where the others should be.
