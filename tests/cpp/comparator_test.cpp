@@ -369,31 +369,6 @@ TEST(Dispositions, AnErrorThatIsNoRefusalFails) {
   EXPECT_NE(result.message.find("expected a ValueError, TypeError or IndexError, got: "), std::string::npos);
 }
 
-TEST(Dispositions, MistakesOfTheCallerAreRefused) {
-  const std::pair<const char*, const char*> mistakes[] = {
-      {R"({"tensor": "v", "fault": "dtype"})", ": v: expected dtype .*float64"},
-      {R"({"tensor": "pos", "fault": "rank"})", ": pos: expected shape .*got \\\\(1, 1, 5\\\\)"},
-      {R"({"tensor": "k_out", "fault": "rows"})", ": k_out: expected shape .*got \\\\(6, 2, 64\\\\)"},
-      {R"({"tensor": "slot_mapping", "fault": "device"})", ": slot_mapping: expected a tensor on cpu"},
-      {R"({"tensor": "value_cache", "fault": "missing"})", ": value_cache: .*got none"},
-      {R"({"tensor": "q_out", "fault": "self_overlap"})",
-       ": q_out: expected a tensor without elements that share"},
-      {R"({"tensor": "k_out", "fault": "shared", "with": "v"})",
-       ": k_out: expected memory of its own, .* with v"}};
-  for (const auto& [misuse, error] : mistakes) {
-    std::string keys = std::string(R"("misuse": )") + misuse + R"(, "expect": {"error": ")" + error + "\"}";
-    CaseSpec spec = one_case(keys);
-    CaseResult result = run(spec, fused_qk_rope_reshape_and_cache);
-    EXPECT_EQ(result.disposition, Disposition::rejected_as_expected) << misuse << ": " << result.message;
-    EXPECT_EQ(run(spec, do_nothing).disposition == Disposition::rejected_as_expected, false) << misuse;
-  }
-  CaseSpec absent =
-      one_case(R"("misuse": {"tensor": "offs", "fault": "dtype"}, "expect": {"error": "offs"})");
-  CaseResult result = run(absent, fused_qk_rope_reshape_and_cache);
-  EXPECT_EQ(result.disposition, Disposition::error);
-  EXPECT_EQ(result.message, "misuse: this call is not given a tensor offs");
-}
-
 TEST(Dispositions, AnErrorAfterAWriteFails) {
   CaseSpec rejected = one_case(R"("expect": {"error": "slot_mapping"})");
   auto late = [](const FusedArguments& args) {

@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(os.environ.get("KVROPE_BUILD_DIR", ROOT / "build")).absolute() / "kvrope-regress"
 
-needs_program = pytest.mark.skipif(not PROGRAM.exists(), reason=f"there is no {PROGRAM.name} in {PROGRAM.parent.name}/")
+needs_program = pytest.mark.skipif(
+    not PROGRAM.exists(), reason=f"there is no {PROGRAM.name} in {PROGRAM.parent.name}/"
+)
 
 
 def regress(*arguments, **options) -> subprocess.CompletedProcess:

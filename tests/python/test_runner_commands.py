@@ -13,7 +13,17 @@ import jsonschema
 import numpy
 import pytest
 from conftest import HAS_CUDA
-from runner_program import MISMATCH, PROGRAM, RAISES, REJECTED, ROOT, TOO_LARGE, needs_program, regress, write_cases
+from runner_program import (
+    MISMATCH,
+    PROGRAM,
+    RAISES,
+    REJECTED,
+    ROOT,
+    TOO_LARGE,
+    needs_program,
+    regress,
+    write_cases,
+)
 
 pytestmark = needs_program
 
@@ -25,7 +35,10 @@ BAD_FILES = {
     "truncated": ('{"schema_version": 1, "cases": [{"id"', "no valid JSON: "),
     "empty": ("", "no valid JSON: "),
     "no cases": ('{"schema_version": 1, "cases": []}', "/cases: must be a list of at least one case, got []"),
-    "unknown key": ('{"schema_version": 1, "cases": [{"id": "a", "blocksize": 1}]}', "/cases/0/blocksize: unknown key"),
+    "unknown key": (
+        '{"schema_version": 1, "cases": [{"id": "a", "blocksize": 1}]}',
+        "/cases/0/blocksize: unknown key",
+    ),
     "fraction": (
         '{"schema_version": 1, "cases": [{"id": "a", "block_size": 16.5}]}',
         "/cases/0/block_size: must be a positive integer, got 16.5",
@@ -73,7 +86,8 @@ def test_absent_file_and_folder(tmp_path):
 
 def test_names_are_unique_over_files(tmp_path):
     first, second = write_cases(tmp_path / "a.json", GOOD), write_cases(tmp_path / "b.json", GOOD)
-    check_refused(regress("run", first, second), 2, f'{second}: /cases/0/id: must be unique, but "good" is also in')
+    message = f'{second}: /cases/0/id: must be unique, but "good" is also in {first}'
+    check_refused(regress("run", first, second), 2, message)
 
 
 @pytest.mark.skipif(HAS_CUDA, reason="there is a CUDA device")
@@ -151,7 +165,10 @@ def test_fail_fast_tells_what_did_not_run(tmp_path):
 def test_nothing_but_skipped_cases_is_no_success(tmp_path):
     result = regress("run", write_cases(tmp_path / "cases.json", TOO_LARGE))
     assert result.returncode == 2
-    assert result.stdout.splitlines()[-2:] == ["0 cases ran: all of them were skipped", "0 passed, 0 failed, 1 skipped"]
+    assert result.stdout.splitlines()[-2:] == [
+        "0 cases ran: all of them were skipped",
+        "0 passed, 0 failed, 1 skipped",
+    ]
     assert regress("run", write_cases(tmp_path / "cases.json", TOO_LARGE, GOOD)).returncode == 0
 
 
@@ -167,7 +184,8 @@ def test_the_repeat_command_repeats(tmp_path):
 
 
 def test_names_go_to_the_terminal_without_control_characters(tmp_path):
-    cases = write_cases(tmp_path / "cases.json", *(case | {"id": f"\x1b[31m\n{case['id']}"} for case in (GOOD, RAISES)))
+    coloured = [case | {"id": f"\x1b[31m\n{case['id']}"} for case in (GOOD, RAISES)]
+    cases = write_cases(tmp_path / "cases.json", *coloured)
     for arguments in (["run"], ["list"]):
         result = regress(*arguments, cases)
         assert "\x1b" not in result.stdout + result.stderr
@@ -184,7 +202,8 @@ def test_json_on_standard_output_is_nothing_but_json(tmp_path):
 
 
 def test_junit(tmp_path):
-    cases = write_cases(tmp_path / "cases.json", GOOD | {"id": "<a> & \"b\"\x07"}, RAISES, MISMATCH, REJECTED, TOO_LARGE)
+    odd = GOOD | {"id": '<a> & "b"\x07'}
+    cases = write_cases(tmp_path / "cases.json", odd, RAISES, MISMATCH, REJECTED, TOO_LARGE)
     assert regress("run", cases, "--junit", tmp_path / "out.xml").returncode == 1
     (suite,) = ElementTree.parse(tmp_path / "out.xml").getroot()
     assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
@@ -192,8 +211,12 @@ def test_junit(tmp_path):
     }  # fmt: skip
     found = {case.get("name"): [child.tag for child in case] for case in suite}
     assert found == {
-        '<a> & "b"\\x07': [], "raises": ["error"], "mismatch": ["failure"], "rejected": [], "too-large": ["skipped"],
-    }  # fmt: skip
+        '<a> & "b"\\x07': [],
+        "raises": ["error"],
+        "mismatch": ["failure"],
+        "rejected": [],
+        "too-large": ["skipped"],
+    }
     assert all(case.get("classname") == str(cases) for case in suite)
     assert "want" in suite[2][0].text
 
@@ -229,7 +252,8 @@ MANY = {"id": "many", "num_tokens": 64, "sweep": {"seed": list(range(3000))}}
 
 @pytest.mark.parametrize("number, exit_code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_the_results_so_far(number, exit_code, tmp_path):
-    cases, out, junit = write_cases(tmp_path / "cases.json", MANY), tmp_path / "out.json", tmp_path / "out.xml"
+    cases = write_cases(tmp_path / "cases.json", MANY)
+    out, junit = tmp_path / "out.json", tmp_path / "out.xml"
     command = [PROGRAM, "run", cases, "--json", out, "--junit", junit, "--device", "cpu"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline().startswith("passed many/seed=0")
@@ -239,7 +263,11 @@ def test_a_signal_leaves_the_results_so_far(number, exit_code, tmp_path):
     document = json.loads(out.read_text())
     ran = len(document["results"])
     assert 0 < ran < 3000 and document["meta"]["interrupted"] and document["meta"]["cases"] == 3000
-    assert rest.splitlines()[-3:] == ["interrupted", f"{ran} of 3000 cases ran", f"{ran} passed, 0 failed, 0 skipped"]
+    assert rest.splitlines()[-3:] == [
+        "interrupted",
+        f"{ran} of 3000 cases ran",
+        f"{ran} passed, 0 failed, 0 skipped",
+    ]
     assert ElementTree.parse(junit).getroot().get("tests") == str(ran)
 
 
@@ -289,8 +317,8 @@ def test_elsewhere_there_are_plain_lines(tmp_path):
 
 
 def test_list_counts_bytes_and_flops(tmp_path):
-    case = {"id": "a", "num_tokens": 3, "q_heads": 4, "kv_heads": 2, "head_dim": 8, "v_head_dim": 6, "rotary_dim": 4,
-            "dtype": "fp16", "scales": {"k": 2}, "slots": {"dtype": "int32"}}  # fmt: skip
+    case = {"id": "a", "num_tokens": 3, "q_heads": 4, "kv_heads": 2, "head_dim": 8, "v_head_dim": 6}
+    case |= {"rotary_dim": 4, "dtype": "fp16", "scales": {"k": 2}, "slots": {"dtype": "int32"}}
     cases = write_cases(tmp_path / "cases.json", case, TOO_LARGE)
     rows = 3 * (4 * 8 + 2 * 8) * 2  # q and k, read once and written once
     values = 3 * 2 * 6 * 2

@@ -23,7 +23,8 @@ def test_the_seed_decides():
     assert first.returncode == 0, first.stdout
     assert counts_of(first) == counts_of(second)
     assert counts_of(first).splitlines()[-1] == "200 passed, 0 failed, 0 skipped"
-    assert re.search(r"^seed 5: 200 cases: \d+ passed, \d+ rejected as expected$", counts_of(first), re.MULTILINE)
+    summary = r"^seed 5: 200 cases: \d+ passed, \d+ rejected as expected$"
+    assert re.search(summary, counts_of(first), re.MULTILINE)
 
 
 def test_results_as_json():
@@ -64,7 +65,8 @@ def test_a_worker_that_dies_is_a_failed_case_and_no_more():
     workers_of(process)[0].kill()
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert re.search(r"^error fuzz-0-\d+: the process that ran the case was ended by signal 9 \(Killed\)$", output, re.M)
+    error = r"^error fuzz-0-\d+: the process that ran the case was ended by signal 9 \(Killed\)$"
+    assert re.search(error, output, re.M)
     assert output.splitlines()[-1] == "2999 passed, 1 failed, 0 skipped"
     # The case is a whole file in one command; it is no fault of the case, so that it passes now.
     command = re.search(r"^  repeat: (.*)$", output, re.M).group(1)

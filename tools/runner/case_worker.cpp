@@ -162,7 +162,10 @@ CaseResult CaseWorker::receive() {
     return {Disposition::error, "the call has not returned within " + std::to_string(seconds) + " s", {}, 0};
   }
   if (std::optional<std::string> answer = read_message(socket_)) {
-    return result_from_json(Json::parse(*answer));
+    CaseResult result = result_from_json(Json::parse(*answer));
+    // After most of these a process can make no CUDA call any more: the next case gets a new one.
+    if (result.message.find("CUDA error") != std::string::npos) stop();
+    return result;
   }
   return {Disposition::error, "the process that ran the case was ended by " + stop(), {}, 0};
 }

@@ -30,7 +30,8 @@ class CaseWorker {
   void send(const Json& keys);
   int socket() const { return socket_; }  // readable when an answer is in; -1 before the first case
   bool is_overdue() const;
-  // Waits for the answer. A worker that dies or is overdue gives an error.
+  // Waits for the answer. A worker that dies or is overdue gives an error, and so may CUDA: then the next
+  // case gets a new process too.
   CaseResult receive();
 
   CaseResult run(const Json& keys) {

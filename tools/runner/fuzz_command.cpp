@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 
@@ -17,9 +18,11 @@
 namespace kvrope::regress {
 namespace {
 
-// Runs as many cases side by side as the device takes well.
+// The oracle takes most of the time, on the CPU; each process on a GPU takes some of its memory.
 int number_of_workers(c10::Device device) {
-  return device.is_cuda() ? 2 : std::max(1, at::get_num_threads());
+  constexpr int kMostOnOneGpu = 4;
+  int cores = std::max(1, at::get_num_threads());
+  return device.is_cuda() ? std::min(cores, kMostOnOneGpu) : cores;
 }
 
 int serve(const std::string& device) {
