@@ -296,12 +296,12 @@ def on_a_terminal(*arguments, **environment) -> str:
 
 
 def test_a_terminal_sees_progress_and_colour(tmp_path):
-    cases = write_cases(tmp_path / "cases.json", MANY | {"sweep": {"seed": list(range(1000))}}, RAISES)
+    cases = write_cases(tmp_path / "cases.json", MANY | {"num_tokens": 32, "sweep": {"seed": list(range(400))}}, RAISES)
     shown = on_a_terminal("run", cases, "--device", "cpu")
-    assert re.search(r"\r\x1b\[K\[\d+/1001\] \d+/s, \d+ s left many/seed=\d+", shown)
+    assert re.search(r"\r\x1b\[K\[\d+/401\] \d+/s, \d+ s left many/seed=\d+", shown)
     assert "\x1b[31merror\x1b[0m raises" in shown
     assert "passed many" not in shown
-    assert shown.endswith("1000 passed, 1 failed, 0 skipped\r\n")
+    assert shown.endswith("400 passed, 1 failed, 0 skipped\r\n")
     plain = on_a_terminal("run", cases, "--filter", "raises", NO_COLOR="1")
     assert "\x1b[31m" not in plain and "\nerror raises" in "\n" + plain.replace("\r\x1b[K", "\n")
     assert "\x1b" not in on_a_terminal("run", cases, "--filter", "*=1", "--json", "-")
