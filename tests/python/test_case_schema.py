@@ -1,4 +1,4 @@
-"""Schema and parser of the case files say the same: what the schema refuses, the runner refuses at the same place."""
+"""Schema and parser of the case files: what the schema refuses, the runner refuses at the same place."""
 
 import copy
 import json
@@ -147,7 +147,8 @@ def test_the_runner_takes_what_the_schema_takes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"schema_version": 1, "cases": [{"id"', '{"schema_version": 1, "schema_version": 1}']
+    "text",
+    ["", "{", "[]", '{"schema_version": 1, "cases": [{"id"', '{"schema_version": 1, "schema_version": 1}'],
 )
 def test_text_that_is_no_document(text: str, tmp_path: Path) -> None:
     path = tmp_path / "cases.json"

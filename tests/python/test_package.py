@@ -74,9 +74,10 @@ def test_kernels_from_a_cpp_program_without_torch(tmp_path):
 @needs_cmake
 def test_a_missing_json_library_is_named(tmp_path):
     folder = Path(__file__).parents[2] / "tools" / "cmake"
-    lines = ["cmake_minimum_required(VERSION 3.25)", "project(probe LANGUAGES NONE)", f"include({folder}/KvropeJson.cmake)"]
-    (tmp_path / "CMakeLists.txt").write_text("\n".join(lines))
-    result = run(*CONFIGURE, "-S", tmp_path, "-B", tmp_path / "build", "-DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON")
+    project = "cmake_minimum_required(VERSION 3.25)\nproject(probe LANGUAGES NONE)\n"
+    (tmp_path / "CMakeLists.txt").write_text(f"{project}include({folder}/KvropeJson.cmake)\n")
+    without = "-DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON"
+    result = run(*CONFIGURE, "-S", tmp_path, "-B", tmp_path / "build", without)
     assert result.returncode != 0
     message = " ".join(result.stderr.split())
     assert "kvrope needs nlohmann/json 3.9 or newer" in message

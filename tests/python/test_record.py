@@ -1,6 +1,7 @@
 """KVROPE_RECORD: a process's distinct calls become a case file that the runner passes."""
 
 import json
+import textwrap
 from pathlib import Path
 
 import jsonschema
@@ -36,7 +37,8 @@ EVERY_LAYOUT = """
     fp8 = torch.float8_e4m3fn
     for layout in LAYOUTS:
         for options in [
-            dict(), dict(cache_dtype=fp8, k_scale=0.5, v_scale=[2.0, 0.1]), dict(is_neox=False, page_padding=3),
+            dict(), dict(cache_dtype=fp8, k_scale=0.5, v_scale=[2.0, 0.1]),
+            dict(is_neox=False, page_padding=3),
             dict(strides="fused_qkv", q_out="in_place", k_out="in_place"),
             dict(strides="odd_offset", zeros_out="odd_offset"),
             dict(num_kv_rows=7, num_slots=6, offs=[1, 2, 3, 4, 5], pos=[0, 9, 8, 7, 6]),
@@ -53,7 +55,7 @@ EVERY_LAYOUT = """
 
 def test_every_layout_once_each(tmp_path: Path, device: str) -> None:
     path = tmp_path / "recorded.json"
-    output = record(path, f"DEVICE = {device!r}\n" + "\n".join(line[4:] for line in EVERY_LAYOUT.splitlines()))
+    output = record(path, f"DEVICE = {device!r}\n" + textwrap.dedent(EVERY_LAYOUT))
     assert "KVROPE_RECORD" not in output
     cases = cases_in(path)
     assert len(cases) == 6 * 13
@@ -81,7 +83,7 @@ def test_what_makes_calls_distinct(tmp_path: Path) -> None:
     """
     record(path, script)
     cases = cases_in(path)
-    # Random slots; runs of positions, of slots; padding at the end and scattered; two forms of the scale; the rest.
+    # Random slots; runs of positions, of slots; padding at the end and scattered; two forms of a scale; rest.
     assert len(cases) == 1 + 1 + 1 + 1 + 1 + 2 + 3
     assert cases[5]["scales"] == {"k": 0.5} and cases[6]["scales"] == {"k": [0.5, 0.5]}
     assert cases[1]["positions"]["start"] == 3
@@ -151,7 +153,7 @@ def test_processes_share_a_file(tmp_path: Path) -> None:
     path = tmp_path / "recorded.json"
     script = """
         import subprocess, sys
-        work = "from cases import Case, build\\nfor n in range(1, 9): build(Case(num_tokens=n, kv_heads={})).run()"
+        work = "from cases import *\\nfor n in range(1, 9): build(Case(num_tokens=n, kv_heads={})).run()"
         workers = [subprocess.Popen([sys.executable, "-c", work.format(heads)]) for heads in (1, 2, 4)]
         assert [worker.wait() for worker in workers] == [0, 0, 0]
     """
@@ -169,7 +171,11 @@ def test_a_later_process_adds_to_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ['{"schema_version": 1, "defaults": {}, "cases": [{"id": "a"}]}', "no json", '{"schema_version": 2, "cases": []}'],
+    [
+        '{"schema_version": 1, "defaults": {}, "cases": [{"id": "a"}]}',
+        "no json",
+        '{"schema_version": 2, "cases": []}',
+    ],
 )
 def test_a_foreign_file_is_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "precious.json"
@@ -180,7 +186,8 @@ def test_a_foreign_file_is_left_alone(tmp_path: Path, text: str) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_told_once(tmp_path: Path) -> None:
-    output = record(tmp_path / "no" / "folder.json", "for n in range(1, 4): verify(Case(num_tokens=n))\nprint('done')")
+    script = "for n in range(1, 4): verify(Case(num_tokens=n))\nprint('done')"
+    output = record(tmp_path / "no" / "folder.json", script)
     assert output.count("KVROPE_RECORD: ") == 1
     assert "folder.json cannot be written, its folder cannot be opened: No such file or directory" in output
     assert "done" in output
@@ -226,7 +233,8 @@ def test_a_capture_of_another_thread_is_not_disturbed(tmp_path: Path, cuda: str)
     path = tmp_path / "recorded.json"
     script = """
         import threading
-        call, other = build(Case("cuda", q_out="contiguous", k_out="contiguous")), build(Case("cuda", num_tokens=9))
+        call = build(Case("cuda", q_out="contiguous", k_out="contiguous"))
+        other = build(Case("cuda", num_tokens=9))
         other.copy().run()
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
