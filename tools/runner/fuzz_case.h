@@ -58,6 +58,10 @@ class Draw {
 // A valid case of up to so many tokens.
 FuzzDraft draw_valid_case(Draw& draw, int64_t most_tokens);
 
+// Gives some tensors of a drawn case strides and offsets of their own. Comes last: it depends on which there
+// are.
+void draw_tensor_strides(FuzzDraft& draft, Draw& draw);
+
 // Makes a valid case invalid in one way, and says in its expectation what the error names.
 void spoil_case(FuzzDraft& draft, Draw& draw);
 

@@ -306,6 +306,17 @@ Pattern misused_tensor(FuzzDraft& draft, Draw& draw) {
   return tensor == "q" && fault == "device" ? names("k") : names(tensor);
 }
 
+Pattern heads_on_one_another(FuzzDraft& draft, Draw&) {
+  if (draft.kv_rows == 0 || draft.kv_heads < 2) return std::nullopt;
+  draft.pin("/num_tokens", draft.tokens);
+  draft.pin("/num_kv_rows", draft.kv_rows);
+  draft.pin("/kv_heads", draft.kv_heads);
+  give(draft, "k_out");
+  draft.set("/inputs/strides", Json::object());
+  draft.pin("/inputs/strides/k_out/strides", {draft.head_dim, 0, 1});
+  return names("k_out");
+}
+
 using Spoiler = Pattern (*)(FuzzDraft&, Draw&);
 
 constexpr Spoiler kSpoilers[] = {heads_that_do_not_divide,
@@ -327,6 +338,7 @@ constexpr Spoiler kSpoilers[] = {heads_that_do_not_divide,
                                  window_out_of_range,
                                  position_out_of_range,
                                  not_yet_supported,
+                                 heads_on_one_another,
                                  misused_tensor,
                                  misused_tensor,
                                  misused_tensor};
@@ -335,6 +347,11 @@ constexpr Spoiler kSpoilers[] = {heads_that_do_not_divide,
 
 void spoil_case(FuzzDraft& draft, Draw& draw) {
   constexpr auto kCount = static_cast<int64_t>(std::size(kSpoilers));
+  // Strides of single tensors fit the valid case's sizes.
+  if (draft.keys.contains("inputs") && draft.keys["inputs"].contains("strides") &&
+      draft.keys["inputs"]["strides"].is_object()) {
+    draft.keys["inputs"].erase("strides");
+  }
   for (;;) {
     FuzzDraft spoiled = draft;
     Pattern pattern = kSpoilers[draw.between(0, kCount - 1)](spoiled, draw);

@@ -320,6 +320,10 @@ void draw_options(FuzzDraft& draft, Draw& draw) {
   if (draw.chance(0.7)) draft.set("/tolerance/ulps", 0.5);
   if (draw.chance(0.1)) draft.set("/tolerance/relative", 4e-6);
   if (draw.chance(0.05)) draft.set("/tags", Json::array({"fuzz"}));
+  if (draw.chance(0.03)) {
+    draft.set("/model",
+              {{"name", "none"}, {"tensor_parallel", draw.between(1, 8)}, {"config", {{"made", "up"}}}});
+  }
   draft.set("/seed", draw.between(0, 999'999));
 }
 
@@ -335,6 +339,7 @@ FuzzDraft draw_valid_case(Draw& draw, int64_t most_tokens) {
   draw_slots(draft, draw);
   draw_positions(draft, draw);
   draw_options(draft, draw);
+  if (draw.chance(0.15)) draw_tensor_strides(draft, draw);
   return draft;
 }
 

@@ -12,6 +12,7 @@
 #include "runner/call_buffers.h"
 #include "runner/call_data.h"
 #include "runner/check_call.h"
+#include "runner/placement.h"
 
 namespace kvrope::regress {
 namespace {
@@ -139,7 +140,9 @@ CaseResult call_and_judge(const CaseSpec& spec, c10::Device device, const Operat
                           const OnMismatch& on_mismatch) {
   double bytes_of_rows = host_bytes_of_rows(spec);
   if (auto lacking = lacking_memory(bytes_of_rows)) return {Disposition::skipped, *lacking, {}, 0};
-  double bytes = bytes_of_rows + host_bytes_of_caches(spec, plan_rows(spec));
+  RowPlan plan = plan_rows(spec);
+  double bytes =
+      bytes_of_rows + host_bytes_of_caches(spec, plan) + bytes_of_own_strides(spec, plan.num_blocks);
   if (auto lacking = lacking_memory(bytes)) return {Disposition::skipped, *lacking, {}, 0};
   CallData data = make_call_data(spec);
   CallBuffers buffers(spec, data, device);
