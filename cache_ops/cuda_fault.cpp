@@ -1,11 +1,11 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 #include <c10/util/Exception.h>
 
 #include <array>
 #include <atomic>
 
+#include "cuda_capture.h"
 #include "cuda_fault_record.h"
 #include "fault.h"
 #include "rope_cache.h"
@@ -14,23 +14,9 @@
 namespace kvrope {
 namespace {
 
-// While any thread captures a graph, calls that might synchronise are refused unless their thread says that
-// it knows.
-class RelaxedCaptureMode {
- public:
-  RelaxedCaptureMode() { C10_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-  ~RelaxedCaptureMode() { C10_CUDA_CHECK_WARN(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 FaultRecord read_record(c10::Device device) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  C10_CUDA_CHECK(cudaStreamIsCapturing(c10::cuda::getCurrentCUDAStream(), &status));
-  TORCH_CHECK_VALUE(
-      status == cudaStreamCaptureStatusNone,
-      text("kvrope: the fault record of ", device, " cannot be read while a graph is being captured"));
+  TORCH_CHECK_VALUE(!is_capturing(device), text("kvrope: the fault record of ", device,
+                                                " cannot be read while a graph is being captured"));
   FaultRecord record;
   C10_CUDA_CHECK(cudaDeviceSynchronize());
   C10_CUDA_CHECK(

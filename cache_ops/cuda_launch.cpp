@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "cuda_capture.h"
 #include "cuda_fault_record.h"
 #include "fault.h"
 #include "rope_cache.h"
@@ -29,11 +30,7 @@ void run_on_cuda(RopeCacheParams params, c10::Device device) {
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
   params.fault_record = cuda_fault_record(device.index());
   C10_CUDA_CHECK(launch_rope_cache(params, stream, use_pdl));
-  if (check_every_call) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    C10_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
-    if (status == cudaStreamCaptureStatusNone) check(device);
-  }
+  if (check_every_call && !is_capturing(device)) check(device);
 }
 
 }  // namespace kvrope

@@ -6,6 +6,7 @@
 #include "check_arguments.h"
 #include "cpu_kernel.h"
 #include "make_params.h"
+#include "record_call.h"
 #include "text.h"
 #ifdef KVROPE_WITH_CUDA
 #include "cuda_launch.h"
@@ -48,6 +49,7 @@ void run_fused(const FusedArguments& args) {
   run_on_cpu(kFusedName, params);
 #endif
   bump_versions(args);
+  if (records_calls()) record_call(args);
 }
 
 FusedOutputs fused_qk_rope_reshape_and_cache(const FusedArguments& arguments) {

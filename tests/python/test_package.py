@@ -71,6 +71,19 @@ def test_kernels_from_a_cpp_program_without_torch(tmp_path):
     assert "torch/torch.h: No such file" in with_torch.stdout + with_torch.stderr
 
 
+@needs_cmake
+def test_a_missing_json_library_is_named(tmp_path):
+    folder = Path(__file__).parents[2] / "tools" / "cmake"
+    project = "cmake_minimum_required(VERSION 3.25)\nproject(probe LANGUAGES NONE)\n"
+    (tmp_path / "CMakeLists.txt").write_text(f"{project}include({folder}/KvropeJson.cmake)\n")
+    without = "-DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON"
+    result = run(*CONFIGURE, "-S", tmp_path, "-B", tmp_path / "build", without)
+    assert result.returncode != 0
+    message = " ".join(result.stderr.split())
+    assert "kvrope needs nlohmann/json 3.9 or newer" in message
+    assert "nlohmann-json3-dev" in message and "-Dnlohmann_json_DIR=" in message
+
+
 @pytest.fixture(scope="module")
 def kernel_compilations() -> list:
     """(file, command line) of each source in kernels/, as the build folder recorded them."""

@@ -90,11 +90,14 @@ at::Tensor CallBuffers::tensor(const View& view, std::optional<at::ScalarType> t
 
 void CallBuffers::add_inputs(const CallData& data) {
   QkvPlacement place = place_qkv(spec_);
-  q_ = add(place.is_fused ? "qkv" : "q", spec_.dtype, place.q, Before::holds_values);
-  k_ = place.is_fused ? share(*q_, place.k) : add("k", spec_.dtype, place.k, Before::holds_values);
-  View v = place.is_fused ? share(*q_, place.v) : add("v", spec_.dtype, place.v, Before::holds_values);
-  View cos_sin =
-      add("cos_sin", spec_.table_dtype, place_table(spec_, data.plan.table_rows), Before::holds_values);
+  auto separate = [&](const char* name, const Placement& usual) {
+    return add(name, spec_.dtype, place_tensor(spec_, name, usual), Before::holds_values);
+  };
+  q_ = place.is_fused ? add("qkv", spec_.dtype, place.q, Before::holds_values) : separate("q", place.q);
+  k_ = place.is_fused ? share(*q_, place.k) : separate("k", place.k);
+  View v = place.is_fused ? share(*q_, place.v) : separate("v", place.v);
+  Placement table = place_tensor(spec_, "cos_sin", place_table(spec_, data.plan.table_rows));
+  View cos_sin = add("cos_sin", spec_.table_dtype, table, Before::holds_values);
   write(*q_, data.q);
   write(*k_, data.k);
   write(v, data.v);
@@ -112,9 +115,11 @@ at::Tensor CallBuffers::integers(const std::string& name, const std::vector<int6
   int64_t stride = spec_.inputs.strides == InputsSpec::Strides::transposed ? 2 : 1;
   auto count = static_cast<int64_t>(values.size());
   int64_t item = is_int32 ? 4 : 8, guard = kGuardBytes / item;
-  std::vector<int64_t> all(static_cast<size_t>(2 * guard + count * stride), around);
+  Placement place = place_tensor(spec_, name, {0, {count}, {stride}, count * stride});
+  place.extent = (place.extent + 1) / 2 * 2;  // int64 divides what int32 takes
+  std::vector<int64_t> all(static_cast<size_t>(2 * guard + place.extent), around);
   for (int64_t i = 0; i < count; ++i) {
-    all[static_cast<size_t>(guard + i * stride)] = values[static_cast<size_t>(i)];
+    all[static_cast<size_t>(guard + place.at(i))] = values[static_cast<size_t>(i)];
   }
   std::vector<uint8_t> bytes(all.size() * static_cast<size_t>(item));
   for (size_t i = 0; i < all.size(); ++i) {  // little-endian: the low bytes come first
@@ -123,7 +128,7 @@ at::Tensor CallBuffers::integers(const std::string& name, const std::vector<int6
   buffers_.push_back({name, Before::holds_values, std::move(bytes), {}});
   upload(buffers_.back(), device_);
   at::Tensor elements = buffers_.back().bytes.view(is_int32 ? at::kInt : at::kLong);
-  return elements.as_strided({count}, {stride}, guard);
+  return elements.as_strided(place.sizes, place.strides, guard + place.offset);
 }
 
 void CallBuffers::add_indices(const RowPlan& plan) {
@@ -143,8 +148,8 @@ void CallBuffers::add_outputs() {
   NumberFormat q_format = spec_.q_out_dtype.value_or(spec_.dtype);
   auto poisoned = [&](const char* name, NumberFormat format, int64_t rows, int64_t heads,
                       bool may_transpose) {
-    return add(name, format, place_output(spec_, rows, heads, spec_.head_dim, may_transpose),
-               Before::poisoned);
+    Placement usual = place_output(spec_, rows, heads, spec_.head_dim, may_transpose);
+    return add(name, format, place_tensor(spec_, name, usual), Before::poisoned);
   };
   if (spec_.inputs.in_place) {
     q_out_ = q_;

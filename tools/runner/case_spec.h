@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "runner/misuse.h"
 #include "runner/number_format.h"
 
 namespace kvrope::regress {
@@ -110,11 +112,18 @@ struct MropeSpec {
   bool interleaved = false;
 };
 
+// Where one tensor lies in its buffer, in elements; contiguous where no strides are given.
+struct TensorStrides {
+  std::optional<std::vector<int64_t>> strides;
+  int64_t offset = 0;
+};
+
 struct InputsSpec {
   enum class Strides { contiguous, fused_qkv, odd_offset, transposed };
   enum class Values { normal, ramp, extremes, nan_padding };
   Strides strides = Strides::contiguous;
-  bool in_place = false;  // q_out is q, k_out is k
+  std::map<std::string, TensorStrides> tensors;  // by name, outputs and caches too; the rest are contiguous
+  bool in_place = false;                         // q_out is q, k_out is k
   Values values = Values::normal;
 };
 
@@ -129,8 +138,15 @@ struct Tolerance {
   double relative = 2e-6;  // of the sum of the magnitudes that a rotation adds
 };
 
+// The model that a case's sizes are those of. Informative: the call is made of the other keys.
+struct ModelSpec {
+  std::string name;
+  int64_t tensor_parallel = 1;  // shards that the heads are split over
+};
+
 struct CaseSpec {
   std::string id;
+  std::optional<ModelSpec> model;
   int64_t q_heads = 8, kv_heads = 2, head_dim = 64;
   std::optional<int64_t> num_tokens, num_kv_rows, num_slots;
   std::optional<int64_t> v_head_dim, rotary_dim;
@@ -154,6 +170,7 @@ struct CaseSpec {
   bool match_unfused = false;
   InputsSpec inputs;
   OutputsSpec outputs;
+  std::optional<Misuse> misuse;
   std::optional<std::string> expected_error;  // regular expression
   Tolerance tolerance;
   std::vector<std::string> tags;

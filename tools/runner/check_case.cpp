@@ -1,6 +1,7 @@
 #include "runner/check_case.h"
 
 #include "runner/json_document.h"
+#include "runner/parse_strides.h"
 
 namespace kvrope::regress {
 namespace {
@@ -100,6 +101,10 @@ void check_keys_together(const CaseSpec& spec) {
   check_positions(spec, checker);
   check_slots(spec, checker);
   check_scaling(spec, checker);
+  checker.require(!spec.misuse || spec.expected_error, "misuse", "is an error, and the case expects none");
+  checker.require(!spec.model || !spec.model->name.empty(), "model/name",
+                  "must be a non-empty string, is missing");
+  check_strides(spec);
 }
 
 }  // namespace kvrope::regress

@@ -3,6 +3,7 @@
 #include <regex>
 
 #include "runner/object_reader.h"
+#include "runner/parse_strides.h"
 
 namespace kvrope::regress {
 namespace {
@@ -214,6 +215,15 @@ void apply_slots(SlotsSpec& slots, const ObjectReader& reader) {
   }
 }
 
+void apply_model(std::optional<ModelSpec>& model, const ObjectReader& reader) {
+  if (!model) model.emplace();
+  reader.text("name", model->name);
+  reader.integer("tensor_parallel", 1, kMostHeads, model->tensor_parallel);
+  const Json* config = reader.find("config");
+  if (config && !config->is_object())
+    reader.reject("config", "an object with fields of the model's config.json");
+}
+
 void apply_scale(std::optional<Scale>& scale, const std::string& key, const ObjectReader& reader) {
   const Json* value = reader.find(key);
   if (!value) return;
@@ -249,15 +259,9 @@ void apply_model_options(CaseSpec& spec, const ObjectReader& reader) {
 }
 
 void apply_inputs_and_outputs(CaseSpec& spec, const ObjectReader& reader) {
-  using Strides = InputsSpec::Strides;
   using Values = InputsSpec::Values;
   if (auto inputs = reader.object("inputs", {"strides", "in_place", "values"})) {
-    inputs->choice("strides",
-                   std::vector<std::pair<std::string, Strides>>{{"contiguous", Strides::contiguous},
-                                                                {"fused_qkv", Strides::fused_qkv},
-                                                                {"odd_offset", Strides::odd_offset},
-                                                                {"transposed", Strides::transposed}},
-                   spec.inputs.strides);
+    apply_strides(spec.inputs, *inputs);
     inputs->boolean("in_place", spec.inputs.in_place);
     inputs->choice("values",
                    std::vector<std::pair<std::string, Values>>{{"normal", Values::normal},
@@ -281,6 +285,7 @@ void apply_inputs_and_outputs(CaseSpec& spec, const ObjectReader& reader) {
 }
 
 void apply_judgement(CaseSpec& spec, const ObjectReader& reader) {
+  if (auto misuse = reader.object("misuse", {"tensor", "fault", "with"})) spec.misuse = read_misuse(*misuse);
   if (auto expect = reader.object("expect", {"error"})) {
     std::string pattern;
     expect->text("error", pattern);
@@ -311,11 +316,14 @@ void apply_keys(CaseSpec& spec, const Json& keys, const std::string& pointer, bo
                                     "style",       "table",          "positions",
                                     "slots",       "scales",         "apply_scale",
                                     "norm",        "mrope",          "match_unfused",
-                                    "inputs",      "outputs",        "expect",
-                                    "tolerance",   "tags",           "seed"};
+                                    "inputs",      "outputs",        "misuse",
+                                    "expect",      "tolerance",      "tags",
+                                    "seed",        "model"};
   if (is_case) known.insert(known.begin(), {"id", "sweep"});
   ObjectReader reader(keys, pointer, known);
   reader.text("id", spec.id);
+  if (auto model = reader.object("model", {"name", "tensor_parallel", "config"}))
+    apply_model(spec.model, *model);
   apply_sizes(spec, reader);
   apply_choices(spec, reader);
   if (auto table = reader.object("table", {"width", "rows", "base", "scaling"}))

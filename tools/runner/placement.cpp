@@ -4,6 +4,55 @@
 
 namespace kvrope::regress {
 
+namespace {
+
+std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {
+  std::vector<int64_t> strides(sizes.size(), 1);
+  for (size_t axis = sizes.size(); axis-- > 1;) strides[axis - 1] = strides[axis] * sizes[axis];
+  return strides;
+}
+
+// Elements up to the tensor's last one; as a double, since strides and sizes may be any.
+double extent_of(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, int64_t offset) {
+  auto extent = static_cast<double>(offset);
+  for (size_t axis = 0; axis < sizes.size(); ++axis) {
+    if (sizes[axis] == 0) return static_cast<double>(offset);
+    extent += static_cast<double>(sizes[axis] - 1) * static_cast<double>(strides[axis]);
+  }
+  return extent + 1;
+}
+
+int64_t element_at(const Placement& place, const std::vector<int64_t>& index) {
+  int64_t element = place.offset;
+  for (size_t axis = 0; axis < index.size(); ++axis) element += index[axis] * place.strides[axis];
+  return element;
+}
+
+}  // namespace
+
+Placement place_tensor(const CaseSpec& spec, const std::string& name, const Placement& usual) {
+  auto own = spec.inputs.tensors.find(name);
+  if (own == spec.inputs.tensors.end()) return usual;
+  const TensorStrides& tensor = own->second;
+  Placement place{tensor.offset, usual.sizes, tensor.strides.value_or(contiguous_strides(usual.sizes))};
+  place.extent = static_cast<int64_t>(extent_of(place.sizes, place.strides, place.offset));
+  return place;
+}
+
+double bytes_of_own_strides(const CaseSpec& spec, int64_t num_blocks) {
+  double bytes = 0;
+  for (const auto& [name, tensor] : spec.inputs.tensors) {
+    if (!tensor.strides || tensor.strides->empty()) continue;
+    bool is_cache = name == "key_cache" || name == "value_cache";
+    // Each axis but the first at the largest that any may have.
+    std::vector<int64_t> sizes(tensor.strides->size(),
+                               std::max({spec.q_heads, spec.head_dim, spec.value_dim(), spec.block_size}));
+    sizes[0] = is_cache ? num_blocks : std::max({spec.tokens(), spec.kv_rows(), spec.table.rows.value_or(0)});
+    bytes += 8 * extent_of(sizes, *tensor.strides, tensor.offset);
+  }
+  return bytes;
+}
+
 Placement contiguous_rows(int64_t rows, int64_t heads, int64_t dims) {
   return {0, {rows, heads, dims}, {heads * dims, dims, 1}, rows * heads * dims};
 }
@@ -75,7 +124,8 @@ CachePlacement::CachePlacement(const CaseSpec& spec, int64_t num_blocks)
       key_splits_((key_dim_ + x_ - 1) / x_),
       slot_splits_((block_size_ + x_ - 1) / x_),
       padding_(spec.page_padding),
-      start_(spec.inputs.strides == InputsSpec::Strides::odd_offset ? 1 : 0) {
+      start_(spec.inputs.strides == InputsSpec::Strides::odd_offset ? 1 : 0),
+      own_strides_(spec.inputs.tensors.count("key_cache") || spec.inputs.tensors.count("value_cache")) {
   if (spec.is_flash()) {
     place_flash();
   } else {
@@ -83,6 +133,8 @@ CachePlacement::CachePlacement(const CaseSpec& spec, int64_t num_blocks)
   }
   key_.extent = start_ + num_blocks_ * key_page_;
   value_.extent = start_ + num_blocks_ * value_page_;
+  key_ = place_tensor(spec, "key_cache", key_);
+  value_ = place_tensor(spec, "value_cache", value_);
 }
 
 // NHD page: (BS, KH, D). HND page: (KH, BS, D). Packed page: K as NHD, then V.
@@ -123,7 +175,22 @@ void CachePlacement::place_x_split() {
   }
 }
 
+// Indices of the tensors as README.md has them.
+std::vector<int64_t> CachePlacement::key_index(int64_t slot, int64_t head, int64_t dim) const {
+  int64_t block = slot / block_size_, row = slot % block_size_;
+  if (key_.sizes.size() == 4) return {block, row, head, dim};
+  return {block, head, dim / x_, row, dim % x_};
+}
+
+std::vector<int64_t> CachePlacement::value_index(int64_t slot, int64_t head, int64_t dim) const {
+  int64_t block = slot / block_size_, row = slot % block_size_;
+  if (layout_ == Layout::x_split) return {block, head, dim, row};
+  if (layout_ == Layout::x_split_shuffle) return {block, head, row / x_, dim, row % x_};
+  return {block, row, head, dim};
+}
+
 int64_t CachePlacement::key_element(int64_t slot, int64_t head, int64_t dim) const {
+  if (own_strides_) return element_at(key_, key_index(slot, head, dim));
   int64_t block = slot / block_size_, row = slot % block_size_;
   int64_t page = start_ + block * key_page_;
   switch (layout_) {
@@ -140,6 +207,7 @@ int64_t CachePlacement::key_element(int64_t slot, int64_t head, int64_t dim) con
 }
 
 int64_t CachePlacement::value_element(int64_t slot, int64_t head, int64_t dim) const {
+  if (own_strides_) return element_at(value_, value_index(slot, head, dim));
   int64_t block = slot / block_size_, row = slot % block_size_;
   int64_t page = start_ + block * value_page_;
   switch (layout_) {

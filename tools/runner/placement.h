@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "runner/case_spec.h"
@@ -19,6 +20,12 @@ struct Placement {
   int64_t at(int64_t i, int64_t j, int64_t k) const { return at(i, j) + k * strides[2]; }
 };
 
+// The tensor `name` where `usual` has it, or where the case's own strides for it say.
+Placement place_tensor(const CaseSpec& spec, const std::string& name, const Placement& usual);
+
+// Bytes of the buffers of the tensors that have strides of their own.
+double bytes_of_own_strides(const CaseSpec& spec, int64_t num_blocks);
+
 // Rows (rows, heads, dims). Odd: everything starts at an odd element and no row is aligned.
 Placement contiguous_rows(int64_t rows, int64_t heads, int64_t dims);
 Placement odd_rows(int64_t rows, int64_t heads, int64_t dims);
@@ -34,26 +41,29 @@ Placement place_output(const CaseSpec& spec, int64_t rows, int64_t heads, int64_
 Placement place_table(const CaseSpec& spec, int64_t rows);
 
 // The paged caches as README.md draws them. Offsets of single elements are worked out from the drawing, not
-// from the strides of the tensors.
+// from the strides of the tensors, but where the case gives those itself.
 class CachePlacement {
  public:
   CachePlacement(const CaseSpec& spec, int64_t num_blocks);
 
   const Placement& key() const { return key_; }
   const Placement& value() const { return value_; }
-  bool is_shared() const { return layout_ == Layout::packed_kv; }  // both in one buffer
+  bool is_shared() const { return layout_ == Layout::packed_kv && !own_strides_; }  // both in one buffer
   int64_t key_element(int64_t slot, int64_t head, int64_t dim) const;
   int64_t value_element(int64_t slot, int64_t head, int64_t dim) const;
 
  private:
   void place_flash();
   void place_x_split();
+  std::vector<int64_t> key_index(int64_t slot, int64_t head, int64_t dim) const;
+  std::vector<int64_t> value_index(int64_t slot, int64_t head, int64_t dim) const;
 
   Layout layout_;
   int64_t num_blocks_, block_size_, heads_, key_dim_, value_dim_;
   int64_t x_, key_splits_,
       slot_splits_;  // D / x and BS / x, rounded up: where that is inexact, the call is refused
   int64_t padding_, start_;
+  bool own_strides_;                       // of either cache
   int64_t key_page_ = 0, value_page_ = 0;  // elements from block to block
   Placement key_, value_;
 };

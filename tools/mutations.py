@@ -1,0 +1,172 @@
+"""The faults that tools/mutate plants: in each file `old`, which must stand there once, becomes `new`.
+
+reach says where the lines run:
+  both    the CPU kernel and the GPU kernel
+  cpu     the CPU kernel alone
+  device  the GPU kernel alone, which a test runs on the host too
+  gpu     instructions that only a GPU has
+"""
+
+from typing import NamedTuple
+
+
+class Mutation(NamedTuple):
+    fault: str
+    reach: str
+    file: str
+    old: str
+    new: str
+
+
+MUTATIONS = [
+    # --- rotation
+    Mutation(
+        "wrong pair in NeoX", "cpu", "kernels/rotate.cuh",
+        "return is_neox ? pair + rotary_dim / 2 :",
+        "return is_neox ? pair + rotary_dim / 2 - 1 :",
+    ),
+    Mutation(
+        "sine index off by one", "both", "kernels/rotate.cuh",
+        "return is_full_width ? rotary_dim : rotary_dim / 2;",
+        "return is_full_width ? rotary_dim : rotary_dim / 2 - 1;",
+    ),
+    Mutation(
+        "GPT-J takes the angle of the element, not of the pair", "both", "kernels/rotate.cuh",
+        "if (!is_neox) return j / 2;",
+        "if (!is_neox) return j;",
+    ),
+    Mutation(
+        "sign of the sine", "cpu", "kernels/rotate.cuh",
+        "return std::fma(a, cos, -(b * sin));",
+        "return std::fma(a, cos, b * sin);",
+    ),
+    Mutation(
+        "sign of the sine", "gpu", "kernels/rotate.cuh",
+        "return __fmaf_rn(a, cos, -__fmul_rn(b, sin));",
+        "return __fmaf_rn(a, cos, __fmul_rn(b, sin));",
+    ),
+    Mutation(
+        "rotary offset ignored", "cpu", "cache_ops/cpu_rows.cpp",
+        "float* x = head.values + p.rotary_dim_offset;",
+        "float* x = head.values;",
+    ),
+    Mutation(
+        "second vector of a pair one vector too near", "device", "kernels/slice_dims.cuh",
+        "return {lo, lo + head.rotary_dim / 2, true, true};",
+        "return {lo, lo + head.rotary_dim / 2 - (i > 0 ? kVec : 0), true, true};",
+    ),
+    Mutation(
+        "last partial vector dropped", "device", "kernels/slice_dims.cuh",
+        "return static_cast<int>(rotated + (passing + 1) / 2);",
+        "return static_cast<int>(rotated + passing / 2);",
+    ),
+    Mutation(
+        "dims behind the rotated ones taken for those before", "device", "kernels/slice_dims.cuh",
+        "return dim < head.rotary_dim_offset ? dim : dim + head.rotary_dim;",
+        "return dim <= head.rotary_dim_offset ? dim : dim + head.rotary_dim;",
+    ),
+    # --- positions and slots
+    Mutation(
+        "position of the neighbour", "both", "kernels/slots.cuh",
+        "const int64_t pos = load_index(p.pos, token);",
+        "const int64_t pos = load_index(p.pos, token > 0 ? token - 1 : token);",
+    ),
+    Mutation(
+        "offs ignored", "both", "kernels/slots.cuh",
+        "if (!p.has_offs) return pos;",
+        "if (!p.has_offs || p.has_cache) return pos;",
+    ),
+    Mutation(
+        "window table skipped for fp8", "cpu", "kernels/slots.cuh",
+        "  if (!p.has_swa)\n",
+        "  if (!p.has_swa || p.cache_dtype == DType::fp8_e4m3)\n",
+    ),
+    Mutation(
+        "window table skipped for fp8", "device", "kernels/slots.cuh",
+        "  if (p.has_swa) {\n",
+        "  if (p.has_swa && p.cache_dtype != DType::fp8_e4m3) {\n",
+    ),
+    Mutation(
+        "negative slot not tested behind the window", "cpu", "kernels/slots.cuh",
+        "if (window_slot < 0) return {SlotState::padding, window_slot};",
+        "if (window_slot < -1) return {SlotState::padding, window_slot};",
+    ),
+    Mutation(
+        "slot modulo by the wrong size", "both", "kernels/slots.cuh",
+        "return {block, slot - block * block_size.divisor};",
+        "return {block, slot % (block_size.divisor > 1 ? block_size.divisor - 1 : 1)};",
+    ),
+    Mutation(
+        "offset in the block not split for shuffled V", "both", "kernels/cache_layout.h",
+        "product(inner, offset_inner_stride);",
+        "product(inner & ~Index{1}, offset_inner_stride);",
+    ),
+    # --- rows
+    Mutation(
+        "head stride for token stride", "cpu", "cache_ops/cpu_rows.cpp",
+        "token * rows.token_stride + head * rows.head_stride;",
+        "token * rows.head_stride + head * rows.head_stride;",
+    ),
+    Mutation(
+        "head stride for token stride", "device", "kernels/rope_cache.cuh",
+        "product(token, rows.token_stride) +",
+        "product(token, rows.head_stride) +",
+    ),
+    Mutation(
+        "KV-only rows rotated", "cpu", "cache_ops/cpu_rows.cpp",
+        "if (is_rotated) rotate_head(p, angles, head);",
+        "rotate_head(p, angles, head);",
+    ),
+    Mutation(
+        "KV-only rows taken for padding", "device", "kernels/rope_cache.cuh",
+        "const int64_t slot = p.has_cache ? cache_slot(p, token) : -1;",
+        "const int64_t slot = p.has_cache && is_rotated ? cache_slot(p, token) : -1;",
+    ),
+    Mutation(
+        "V rotated too", "cpu", "cache_ops/cpu_rows.cpp",
+        "load_head(head_of<const T>(p.v, token, h), p.v.dim_stride, p.v_head_size, head);",
+        "load_head(head_of<const T>(p.v, token, h), p.v.dim_stride, p.v_head_size, head);\n"
+        "    if (is_rotated && p.v_head_size == p.head_size) rotate_head(p, angles, head);",
+    ),
+    # --- scales and conversions
+    Mutation(
+        "scale of V for K", "cpu", "cache_ops/cpu_rows.cpp",
+        "cache_head<T, CacheT>(p.key_cache, p.k_scale,",
+        "cache_head<T, CacheT>(p.key_cache, p.v_scale,",
+    ),
+    Mutation(
+        "scale of V for K", "device", "kernels/rope_cache.cuh",
+        "to_cache_type<CacheT>(p.k_scale, head,",
+        "to_cache_type<CacheT>(p.v_scale, head,",
+    ),
+    Mutation(
+        "scale instead of its reciprocal", "both", "kernels/quantize.cuh",
+        "reciprocal(1.0f / value)",
+        "reciprocal(value)",
+    ),
+    Mutation(
+        "bf16 by truncation", "cpu", "kernels/quantize.cuh",
+        "(bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;",
+        "bits >> 16;",
+    ),
+    Mutation(
+        "bf16 by truncation", "gpu", "kernels/quantize.cuh",
+        "__float2bfloat16_rn(value)",
+        "__float2bfloat16_rz(value)",
+    ),
+    Mutation(
+        "saturation missing", "cpu", "kernels/minifloat.h",
+        "code = code < kLargest ? code : kLargest;",
+        "code = code < kLargest || kLargest != 0x7eu ? code : kNan;",
+    ),
+    Mutation(
+        "saturation missing", "gpu", "kernels/quantize.cuh",
+        "__NV_SATFINITE, __NV_E4M3",
+        "__NV_NOSAT, __NV_E4M3",
+    ),
+    Mutation(
+        "ties of fp8 up, not to even", "cpu", "kernels/minifloat.h",
+        "const uint32_t is_odd = (magnitude >> kDroppedBits) & 1u;",
+        "const uint32_t is_odd = 1u;",
+    ),
+]  # fmt: skip
