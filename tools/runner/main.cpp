@@ -4,31 +4,13 @@
 
 #include <cstdio>
 #include <exception>
-#include <limits>
 
+#include "runner/bench_cli.h"
 #include "runner/build_info.h"
 #include "runner/run_command.h"
-
-namespace {
+#include "runner/selection_options.h"
 
 using namespace kvrope::regress;
-
-void add_selection(CLI::App& command, Selection& selection) {
-  command.add_option("FILES", selection.files, "Case files (JSON)")->required();
-  command.add_option("--device", selection.device, "Where the calls run")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
-  command
-      .add_option("--filter", selection.filter,
-                  "Only cases whose whole name matches this glob; * matches / too")
-      ->type_name("GLOB");
-  command.add_option("--tag", selection.tags, "Only cases with any of these tags, separated by commas")
-      ->type_name("TAGS");
-  command.add_option("--seed", selection.seed, "Seed of every case, instead of its own")
-      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()));
-}
-
-}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Shape regression of the fused rotary embedding and paged KV cache write.", "kvrope-regress");
@@ -42,9 +24,13 @@ int main(int argc, char** argv) {
       ->type_name("OUT");
   run.add_flag("--fail-fast", options.fail_fast, "Stop after the first case that fails");
 
+  const std::vector<std::string> command_line(argv, argv + argc);
+  std::function<int()> chosen = [&] { return run_command(options, command_line); };
+  add_bench_commands(app, command_line, chosen);
+
   try {
     app.parse(argc, argv);
-    return run_command(options, std::vector<std::string>(argv, argv + argc));
+    return chosen();
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
   } catch (const CommandError& error) {

@@ -73,7 +73,7 @@ ResultsDocument::ResultsDocument(const std::vector<std::string>& arguments, c10:
   document_["results"] = Json::array();
 }
 
-void ResultsDocument::add(const CaseSpec& spec, const CaseResult& result) {
+void ResultsDocument::add(const CaseSpec& spec, const CaseResult& result, const Json& more) {
   Json json;
   json["name"] = spec.name;
   json["file"] = spec.file;
@@ -90,6 +90,7 @@ void ResultsDocument::add(const CaseSpec& spec, const CaseResult& result) {
   for (const Mismatch& mismatch : result.findings.kept) {
     json["first_mismatches"].push_back(describe_mismatch(mismatch));
   }
+  json.update(more);
   document_["results"].push_back(json);
 }
 

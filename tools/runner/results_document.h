@@ -15,7 +15,9 @@ class ResultsDocument {
  public:
   ResultsDocument(const std::vector<std::string>& arguments, c10::Device device);
 
-  void add(const CaseSpec& spec, const CaseResult& result);
+  // `more` has further keys of the result.
+  void add(const CaseSpec& spec, const CaseResult& result, const Json& more = Json::object());
+  const Json& json() const { return document_; }
   std::string text() const { return document_.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
  private:

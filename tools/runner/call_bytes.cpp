@@ -1,0 +1,81 @@
+#include "runner/call_bytes.h"
+
+#include <set>
+
+namespace kvrope::regress {
+namespace {
+
+int64_t size_of(IndexDType dtype) {
+  return dtype == IndexDType::int32 ? 4 : 8;
+}
+
+struct CachedRows {
+  int64_t rotated = 0, final = 0;  // rows below T, and the KV-only rows behind them
+  int64_t window_entries = 0;
+
+  int64_t all() const { return rotated + final; }
+};
+
+CachedRows count_cached(const CaseSpec& spec, const RowPlan& plan) {
+  CachedRows cached;
+  std::set<int64_t> entries;
+  int64_t capacity = plan.num_blocks * spec.block_size;
+  for (int64_t row = 0; row < static_cast<int64_t>(plan.slot_mapping.size()); ++row) {
+    int64_t slot = plan.slot_mapping[static_cast<size_t>(row)];
+    if (plan.swa_slot_mapping && slot >= 0) entries.insert(slot);
+    if (destination(plan, capacity, row).kind != Destination::Kind::slot) continue;
+    ++(row < spec.tokens() ? cached.rotated : cached.final);
+  }
+  cached.window_entries = static_cast<int64_t>(entries.size());
+  return cached;
+}
+
+int64_t table_rows_touched(const RowPlan& plan) {
+  std::set<int64_t> rows;
+  for (size_t i = 0; i < plan.pos.size(); ++i) rows.insert(plan.pos[i] + (plan.offs ? (*plan.offs)[i] : 0));
+  return static_cast<int64_t>(rows.size());
+}
+
+int64_t index_bytes(const CaseSpec& spec, const RowPlan& plan, const CachedRows& cached) {
+  int64_t bytes = static_cast<int64_t>(plan.pos.size()) * size_of(spec.positions.dtype) +
+                  static_cast<int64_t>(plan.slot_mapping.size()) * size_of(spec.slots.dtype) +
+                  table_rows_touched(plan) * spec.table_width() * bytes_of(spec.table_dtype);
+  if (plan.offs) bytes += static_cast<int64_t>(plan.offs->size()) * size_of(spec.positions.offsets->dtype);
+  if (plan.swa_slot_mapping) bytes += cached.window_entries * size_of(spec.slots.swa->dtype);
+  return bytes;
+}
+
+}  // namespace
+
+CallBytes call_bytes(const CaseSpec& spec, const RowPlan& plan) {
+  CachedRows cached = count_cached(spec, plan);
+  int64_t tokens = spec.tokens(), kv_only = spec.kv_rows() - tokens;
+  int64_t item = bytes_of(spec.dtype), head = spec.head_dim;
+  bool in_place = spec.inputs.in_place;
+  int64_t changed = in_place && !spec.norm ? spec.rotated_dims() : head;  // dims of a row that are rewritten
+
+  CallBytes bytes;
+  int64_t q_read = tokens * spec.q_heads * changed;
+  int64_t k_read =
+      tokens * changed + cached.rotated * (head - changed) + (in_place ? cached.final : kv_only) * head;
+  bytes.rows_read = item * (q_read + spec.kv_heads * (k_read + cached.all() * spec.value_dim()));
+
+  int64_t q_item = bytes_of(spec.q_out_dtype.value_or(spec.dtype));
+  int64_t k_written = tokens * changed + (in_place ? 0 : kv_only * head);
+  bytes.rows_written = q_item * tokens * spec.q_heads * changed + item * spec.kv_heads * k_written;
+  if (spec.outputs.zeros_out != OutputsSpec::Zeros::none)
+    bytes.rows_written += item * tokens * spec.q_heads * head;
+  bytes.rows_written +=
+      cached.all() * spec.kv_heads * (head + spec.value_dim()) * bytes_of(spec.cache_format());
+  bytes.indices = index_bytes(spec, plan, cached);
+  return bytes;
+}
+
+double estimated_bytes(const CaseSpec& spec) {
+  double q = static_cast<double>(spec.tokens()) * static_cast<double>(spec.q_heads * spec.head_dim);
+  double kv = static_cast<double>(spec.kv_rows()) *
+              static_cast<double>(spec.kv_heads * (spec.head_dim + spec.value_dim()));
+  return 2 * bytes_of(spec.dtype) * (q + kv);
+}
+
+}  // namespace kvrope::regress
