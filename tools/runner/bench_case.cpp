@@ -13,38 +13,8 @@
 namespace kvrope::regress {
 namespace {
 
-constexpr double kMostCheckedBytes = 64e6;  // by the oracle
+constexpr double kMostCheckedBytes = 32e6;  // by the oracle
 constexpr double kMostBytes = 8e9;
-
-// Times depend little on values, and random numbers of many rows take long to draw.
-CaseSpec with_cheap_values(CaseSpec spec) {
-  if (spec.inputs.values == InputsSpec::Values::normal) spec.inputs.values = InputsSpec::Values::ramp;
-  return spec;
-}
-
-bool same_bytes(const at::Tensor& one, const at::Tensor& other) {
-  return at::equal(one.contiguous().view(at::kByte), other.cpu().contiguous().view(at::kByte));
-}
-
-CaseResult compare_with_cpu(const CaseSpec& spec, c10::Device device) {
-  CaseSpec cheap = with_cheap_values(spec);
-  CallData data = make_call_data(cheap);
-  CallBuffers buffers(cheap, data, c10::kCPU);
-  FusedArguments on_cpu = buffers.arguments();
-  FusedArguments on_device = copy_of(on_cpu, device);
-  fused_qk_rope_reshape_and_cache(on_cpu);
-  fused_qk_rope_reshape_and_cache(on_device);
-  check(device);
-  std::vector<at::Tensor> ours;
-  for_each_tensor(on_device, [&](at::Tensor& tensor) { ours.push_back(tensor); });
-  CaseResult result;
-  size_t next = 0;
-  for_each_tensor(on_cpu, [&](at::Tensor& tensor) {
-    if (!same_bytes(tensor, ours[next++])) result.disposition = Disposition::failed;
-  });
-  if (result.disposition == Disposition::failed) result.message = "not what the CPU kernel leaves";
-  return result;
-}
 
 // Rows out of range belong to some cases; the check before has judged them.
 void forget_fault(c10::Device device) {
@@ -73,6 +43,18 @@ std::vector<Candidate> our_candidates(const BenchResult& result, c10::Device dev
   return candidates;
 }
 
+// All of the memory, what lies around the tensors too.
+bool same_bytes(FusedArguments one, FusedArguments other) {
+  std::vector<at::Tensor> others;
+  for_each_tensor(other, [&](at::Tensor& tensor) { others.push_back(bytes_of_memory(tensor).cpu()); });
+  size_t next = 0;
+  bool same = true;
+  for_each_tensor(one, [&](at::Tensor& tensor) {
+    same = at::equal(bytes_of_memory(tensor).cpu(), others[next++]) && same;
+  });
+  return same;
+}
+
 // The first set is the given one.
 std::vector<FusedArguments> make_sets(const FusedArguments& first, c10::Device device,
                                       const CallTiming& timing) {
@@ -84,49 +66,74 @@ std::vector<FusedArguments> make_sets(const FusedArguments& first, c10::Device d
 
 }  // namespace
 
-BenchCheck check_before_timing(const CaseSpec& spec, c10::Device device) {
-  if (spec.expected_error)
-    return {{Disposition::skipped, "expects an error", {}, 0}, "nothing: it is refused"};
-  double bytes = estimated_bytes(spec);
-  if (bytes > kMostBytes || 16 * bytes > available_host_memory()) {
-    return {{Disposition::skipped, "needs more memory than a benchmark is given", {}, 0},
-            "nothing: it is skipped"};
-  }
-  if (bytes <= kMostCheckedBytes) return {run_case(spec, device, fused_qk_rope_reshape_and_cache), "oracle"};
-  if (device.is_cpu()) return {{}, "nothing: it has many rows"};
-  return {compare_with_cpu(spec, device), "CPU kernel"};
+BenchCase::BenchCase(const CaseSpec& spec, c10::Device device)
+    : spec_(spec), device_(device), is_large_(estimated_bytes(spec) > kMostCheckedBytes) {
+  // Times depend little on values, and random numbers of many rows take long to draw.
+  bool is_plain = spec.inputs.values == InputsSpec::Values::normal;
+  if (is_large_ && is_plain) spec_.inputs.values = InputsSpec::Values::ramp;
 }
 
-BenchResult bench_case(const CaseSpec& spec, c10::Device device, L2State l2, const BenchSettings& settings) {
-  bool is_large = estimated_bytes(spec) > kMostCheckedBytes;
-  CaseSpec timed = is_large ? with_cheap_values(spec) : spec;
-  CallData data = make_call_data(timed);
-  CallBuffers buffers(timed, data, device);
-  FusedArguments first = buffers.arguments();
-  // The operation would allocate them: given, a call is the one launch that is to be timed.
-  if (!first.q_out) first.q_out = at::empty_like(first.q);
-  if (!first.k_out) first.k_out = at::empty_like(first.k);
-  if (first.output_zeros && !first.zeros_out) first.zeros_out = at::empty_like(first.q);
+void BenchCase::prepare() {
+  if (arguments_) return;
+  CallData data = make_call_data(spec_);
+  plan_ = data.plan;
+  FusedArguments arguments = CallBuffers(spec_, data, device_).arguments();
+  // The operation would allocate these: given, a call is the one launch that is to be timed.
+  if (!arguments.q_out) arguments.q_out = at::empty_like(arguments.q);
+  if (!arguments.k_out) arguments.k_out = at::empty_like(arguments.k);
+  if (arguments.output_zeros && !arguments.zeros_out) arguments.zeros_out = at::empty_like(arguments.q);
+  arguments_ = arguments;
+}
 
+BenchCheck BenchCase::check() {
+  auto skipped = [](const char* reason) {
+    return BenchCheck{{Disposition::skipped, reason, {}, 0}, "nothing: it is skipped"};
+  };
+  if (spec_.expected_error) return skipped("expects an error");
+  double bytes = estimated_bytes(spec_);
+  if (bytes > kMostBytes || 16 * bytes > available_host_memory()) {
+    return skipped("needs more memory than a benchmark is given");
+  }
+  if (!is_large_) return {run_case(spec_, device_, fused_qk_rope_reshape_and_cache), "oracle"};
+  if (device_.is_cpu()) return {{}, "nothing: it has many rows"};
+  return {compare_with_cpu(), "CPU kernel"};
+}
+
+CaseResult BenchCase::compare_with_cpu() {
+  prepare();
+  FusedArguments on_cpu = copy_of(*arguments_, c10::kCPU);
+  fused_qk_rope_reshape_and_cache(on_cpu);
+  fused_qk_rope_reshape_and_cache(*arguments_);
+  kvrope::check(device_);
+  CaseResult result;
+  if (!same_bytes(on_cpu, *arguments_)) {
+    result.disposition = Disposition::failed;
+    result.message = "the CPU kernel leaves something else";
+  }
+  return result;
+}
+
+BenchResult BenchCase::measure(L2State l2, const BenchSettings& settings) {
+  prepare();
   BenchResult result;
   result.l2 = l2;
-  result.bytes = call_bytes(timed, data.plan);
-  int64_t held = held_bytes(first) + 2 * result.bytes.all();  // and what the floors take
-  if (shares_table(l2)) held -= static_cast<int64_t>(first.cos_sin.storage().nbytes());
-  result.group = plan_calls(l2, result.bytes.all(), held, spare_memory(device));
+  result.bytes = call_bytes(spec_, plan_);
+  int64_t held = held_bytes(*arguments_) + 2 * result.bytes.all();  // and what the floors take
+  if (shares_table(l2)) held -= static_cast<int64_t>(arguments_->cos_sin.storage().nbytes());
+  result.group = plan_calls(l2, result.bytes.all(), held, spare_memory(device_));
   CallTiming timing;
   timing.group = result.group;
   timing.l2 = l2;
 
-  std::vector<FusedArguments> sets = make_sets(first, device, timing);
+  std::vector<FusedArguments> sets = make_sets(*arguments_, device_, timing);
   Call call = [&](int64_t i) { fused_qk_rope_reshape_and_cache(sets[static_cast<size_t>(i) % sets.size()]); };
-  std::vector<Candidate> candidates = our_candidates(result, device, timing, settings, call);
-  for (Floor& floor : make_floors(timed, data.plan, result.bytes, device, timing)) {
-    candidates.push_back(candidate(floor.name, floor.bytes, device, timing, floor.call));
+  std::vector<Candidate> candidates = our_candidates(result, device_, timing, settings, call);
+  for (Floor& floor : make_floors(spec_, plan_, result.bytes, device_, timing)) {
+    candidates.push_back(candidate(floor.name, floor.bytes, device_, timing, floor.call));
   }
   result.times = time_in_rounds(candidates, settings.rounds);
-  if (spec.tokens() == 1) result.host_microseconds = host_microseconds(device, call);
-  if (device.is_cuda()) forget_fault(device);
+  if (spec_.tokens() == 1) result.host_microseconds = host_microseconds(device_, call);
+  if (device_.is_cuda()) forget_fault(device_);
   return result;
 }
 

@@ -1,4 +1,4 @@
-// Measures one case: the operation in one L2 state, beside its floors in the same rounds.
+// Checks a case and measures it: the operation in one L2 state, beside its floors in the same rounds.
 #pragma once
 
 #include <optional>
@@ -26,10 +26,6 @@ struct BenchCheck {
   std::string against;  // "oracle", "CPU kernel" or "nothing: ..."
 };
 
-// Small cases against the oracle. Those of many elements, which the oracle would take minutes for, against
-// the CPU kernel, to the bit; on the CPU they go unchecked.
-BenchCheck check_before_timing(const CaseSpec& spec, c10::Device device);
-
 struct BenchResult {
   L2State l2 = L2State::warm;
   CallGroup group{1, 1};
@@ -38,7 +34,26 @@ struct BenchResult {
   std::optional<double> host_microseconds;  // of one eager call; for single rows
 };
 
-// Throws what the call throws, and c10::OutOfMemoryError.
-BenchResult bench_case(const CaseSpec& spec, c10::Device device, L2State l2, const BenchSettings& settings);
+class BenchCase {
+ public:
+  BenchCase(const CaseSpec& spec, c10::Device device);
+
+  // Small cases against the oracle. Those of many elements, which the oracle would take minutes for, against
+  // the CPU kernel, to the bit; on the CPU they go unchecked.
+  BenchCheck check();
+
+  // Throws what the call throws, and c10::OutOfMemoryError.
+  BenchResult measure(L2State l2, const BenchSettings& settings);
+
+ private:
+  void prepare();
+  CaseResult compare_with_cpu();
+
+  CaseSpec spec_;
+  c10::Device device_;
+  bool is_large_;
+  RowPlan plan_;
+  std::optional<FusedArguments> arguments_;  // of the first set of buffers
+};
 
 }  // namespace kvrope::regress

@@ -19,31 +19,33 @@ class Bench {
       : options_(options), device_(device), stream_(stream), document_(command_line, device) {}
 
   void measure(const CaseSpec& spec) {
-    BenchCheck check = checked(spec);
+    BenchCase bench(spec, device_);
+    BenchCheck check = checked(bench);
     ++counts_.of[check.result.disposition];
     if (check.result.disposition != Disposition::passed) {
       report(spec, check.result);
       document_.add(spec, check.result);
       return;
     }
-    for (L2State l2 : options_.l2.empty() ? l2_states_of(spec) : options_.l2) measure_in(spec, check, l2);
+    for (L2State l2 : options_.l2.empty() ? l2_states_of(spec) : options_.l2)
+      measure_in(spec, bench, check, l2);
   }
 
   const Counts& counts() const { return counts_; }
   const ResultsDocument& document() const { return document_; }
 
  private:
-  BenchCheck checked(const CaseSpec& spec) const {
+  static BenchCheck checked(BenchCase& bench) {
     try {
-      return check_before_timing(spec, device_);
+      return bench.check();
     } catch (const std::exception& error) {
       return {failure(error), "nothing: it failed"};
     }
   }
 
-  void measure_in(const CaseSpec& spec, const BenchCheck& check, L2State l2) {
+  void measure_in(const CaseSpec& spec, BenchCase& bench, const BenchCheck& check, L2State l2) {
     try {
-      BenchResult result = bench_case(spec, device_, l2, options_.settings);
+      BenchResult result = bench.measure(l2, options_.settings);
       print_bench_result(stream_, spec, check, result);
       document_.add(spec, check.result, describe(spec, check, result));
     } catch (const std::exception& error) {

@@ -11,13 +11,12 @@ const c10::StorageImpl* memory_of(const at::Tensor& tensor) {
   return tensor.storage().unsafeGetStorageImpl();
 }
 
-// All of the memory that a tensor lies in.
+}  // namespace
+
 at::Tensor bytes_of_memory(const at::Tensor& tensor) {
   at::Tensor bytes = at::empty({0}, tensor.options().dtype(at::kByte));
   return bytes.set_(tensor.storage(), 0, {static_cast<int64_t>(tensor.storage().nbytes())}, {1});
 }
-
-}  // namespace
 
 void for_each_tensor(FusedArguments& arguments, const std::function<void(at::Tensor&)>& visit) {
   for (at::Tensor* tensor :

@@ -14,6 +14,9 @@ namespace kvrope::regress {
 // Calls `visit` with every tensor of the arguments that is there.
 void for_each_tensor(FusedArguments& arguments, const std::function<void(at::Tensor&)>& visit);
 
+// All of the memory that a tensor lies in.
+at::Tensor bytes_of_memory(const at::Tensor& tensor);
+
 // Bytes of the memory that the tensors lie in, each piece of memory once.
 int64_t held_bytes(const FusedArguments& arguments);
 
