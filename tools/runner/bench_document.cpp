@@ -25,6 +25,12 @@ Json describe_times(const CandidateTimes& times) {
   return json;
 }
 
+std::vector<double> rounds_of(const Json& times, const std::string& candidate) {
+  auto rounds = times.at(candidate).at("rounds").get<std::vector<double>>();
+  if (rounds.empty()) throw FileError("", "no result document: " + candidate + " has no rounds");
+  return rounds;
+}
+
 bool is_ours(const std::string& candidate) {
   return candidate.starts_with(kOurs);
 }
@@ -71,10 +77,10 @@ std::vector<std::string> our_candidates(const Json& result) {
 MeasuredTimes measured_times(const Json& result, const std::string& candidate) {
   const Json& times = result.at("times");
   MeasuredTimes measured;
-  measured.microseconds = times.at(candidate).at("rounds").get<std::vector<double>>();
+  measured.microseconds = rounds_of(times, candidate);
   for (const char* floor : {"copy", "memcpy"}) {
     if (measured.floor || !times.contains(floor)) continue;
-    measured.floor = median(times.at(floor).at("rounds").get<std::vector<double>>());
+    measured.floor = median(rounds_of(times, floor));
   }
   return measured;
 }

@@ -19,7 +19,8 @@ Json describe(const CaseSpec& spec, const BenchCheck& check, const BenchResult& 
 // The candidates of a result that are ours.
 std::vector<std::string> our_candidates(const Json& result);
 
-// The rounds of a candidate, and the median of the floor of the same rounds.
+// The rounds of a candidate, and the median of the floor of the same rounds. Throws FileError where there are
+// none.
 MeasuredTimes measured_times(const Json& result, const std::string& candidate);
 
 }  // namespace kvrope::regress

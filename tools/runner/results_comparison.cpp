@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
+#include <iterator>
 
 #include "runner/bench_document.h"
 #include "runner/bench_statistics.h"
@@ -102,10 +102,10 @@ bool print_comparisons(std::FILE* stream, const std::vector<Comparison>& compari
 
 Json read_results(const std::string& path) {
   std::ifstream file(path);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) throw CommandError(kExitUsage, path + ": cannot be read");
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file) throw CommandError(kExitUsage, path + ": cannot be read");
   try {
-    Json document = parse_json(text.str());
+    Json document = parse_json(text);
     compare_results(document, document, 1);  // reads all that a comparison reads
     return document;
   } catch (const FileError& error) {

@@ -8,19 +8,21 @@ namespace kvrope::regress {
 namespace {
 
 constexpr double kConfidence = 0.99;  // of each interval
-constexpr double kLevelStep = 0.2;    // microseconds
+
+// Microseconds that the call has surely become slower by, and may have become slower by; negative is faster.
+struct Change {
+  double least, most;
+};
 
 // `scale` brings the present times to the earlier run's floor.
-Verdict judge_times(const std::vector<double>& before, const std::vector<double>& now, double scale,
-                    double threshold) {
+Change change_of(const std::vector<double>& before, const std::vector<double>& now, double scale) {
   Interval earlier = median_interval(before, kConfidence), present = median_interval(now, kConfidence);
-  double least = scale * present.low - earlier.high;  // that the call has become slower by
-  double most = scale * present.high - earlier.low;
-  double allowed = threshold * median(before);
-  double clear = std::max(allowed, kLevelStep);
-  if (least > clear) return Verdict::slow;
-  if (most < -clear) return Verdict::fast;
-  return least > -allowed && most < allowed ? Verdict::same : Verdict::unsure;
+  return {scale * present.low - earlier.high, scale * present.high - earlier.low};
+}
+
+// Whether one of two changes is beyond the limit and the other at least beyond half of it.
+bool are_beyond(double one, double other, double limit) {
+  return std::max(one, other) > limit && std::min(one, other) > limit / 2;
 }
 
 }  // namespace
@@ -40,14 +42,25 @@ const char* name_of(Verdict verdict) {
 }
 
 Judgement judge(const MeasuredTimes& before, const MeasuredTimes& now, double threshold) {
-  double change = median(now.microseconds) / median(before.microseconds) - 1;
-  Verdict verdict = judge_times(before.microseconds, now.microseconds, 1, threshold);
+  constexpr double kLevelStep = 0.2;  // microseconds
+  constexpr double kBesideLevels = 0.02;
+  double earlier = median(before.microseconds);
+  double allowed = threshold * earlier;
+  double clear = std::max(allowed, kLevelStep + kBesideLevels * earlier);
+  Change plain = change_of(before.microseconds, now.microseconds, 1), beside_floor = plain;
   if (before.floor && now.floor) {
-    double scale = *before.floor / *now.floor;
-    Verdict beside_floor = judge_times(before.microseconds, now.microseconds, scale, threshold);
-    if (beside_floor != verdict) verdict = Verdict::unsure;
+    beside_floor = change_of(before.microseconds, now.microseconds, *before.floor / *now.floor);
   }
-  return {verdict, change};
+  Verdict verdict = Verdict::unsure;
+  if (are_beyond(plain.least, beside_floor.least, clear)) {
+    verdict = Verdict::slow;
+  } else if (are_beyond(-plain.most, -beside_floor.most, clear)) {
+    verdict = Verdict::fast;
+  } else if (std::min(plain.least, beside_floor.least) > -allowed &&
+             std::max(plain.most, beside_floor.most) < allowed) {
+    verdict = Verdict::same;
+  }
+  return {verdict, median(now.microseconds) / earlier - 1};
 }
 
 }  // namespace kvrope::regress
