@@ -163,3 +163,20 @@ def test_results_of_run_can_be_compared(tmp_path: Path, case_file: Path) -> None
 def test_bench_cases_follow_the_schema() -> None:
     schema = json.loads((SHAPES / "case_file.schema.json").read_text())
     jsonschema.validate(json.loads((SHAPES / "bench.json").read_text()), schema, jsonschema.Draft202012Validator)
+
+
+def test_on_cuda(tmp_path: Path, cuda: str) -> None:
+    path, out = tmp_path / "cases.json", tmp_path / "out.json"
+    case = {"id": "one", "q_heads": 32, "kv_heads": 8, "head_dim": 128, "tags": ["warm", "flushed", "rotating"],
+            "sweep": {"num_tokens": [1, 64, 2048]}}
+    path.write_text(json.dumps({"schema_version": 1, "cases": [case]}))
+    result = regress("bench", path, "--device", cuda, "--rounds", 10, "--pdl", "both", "--json", out)
+    assert result.returncode == 0, result.stdout + result.stderr
+    results = json.loads(out.read_text())["results"]
+    assert len(results) == 9
+    for measured_case in results:
+        names = {"kvrope", "kvrope without PDL", "copy", "memcpy"} | ({"chain"} if measured_case["num_tokens"] < 2048 else set())
+        assert set(measured_case["times"]) == names
+        assert all(0 < value["microseconds"] < 10000 for value in measured_case["times"].values())
+        assert measured_case["checked_against"] == ("CPU kernel" if measured_case["num_tokens"] == 2048 else "oracle")
+    assert results[0]["host_microseconds"] > 0
