@@ -21,7 +21,6 @@ from typing import Dict, List, Optional
 
 import torch
 
-import kvrope
 from bench.peer_call import Call, Wanted
 from bench.peer_cases import L2_STATES, Case, read_cases
 from bench.peer_floors import make_floors
@@ -144,6 +143,8 @@ def select(options: argparse.Namespace) -> List[Case]:
 
 
 def meta() -> dict:
+    import kvrope
+
     command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
     commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     return {"version": kvrope.__version__, "git_commit": commit or None, "arguments": sys.argv,
@@ -197,6 +198,9 @@ def run(options: argparse.Namespace, cases: List[Case]) -> int:
             return 2
         library = Library(path)
     peers, absent = make_peers(options.seed_kernel, options.peers.split(",") if options.peers else None)
+    if "kvrope" in absent:
+        say(f"bench_peers: kvrope: {absent['kvrope']}")
+        return 2
     for name, reason in absent.items():
         say(f"absent: {name}: {reason}")
     bench, results, failed, skipped = Bench(options, peers, absent, library), [], 0, 0

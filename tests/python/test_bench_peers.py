@@ -219,6 +219,7 @@ def test_command_on_cuda(tmp_path: Path, cuda: str) -> None:
         (["--l2", "cold"], "--l2: expected some of warm, flushed, rotating, got cold"),
         (["--filter", "nothing"], "0 cases matched"),
         (["--rounds", "0"], "--rounds: expected a positive number"),
+        (["--peers", "torch eager"], "kvrope: not among --peers"),
     ],
 )
 def test_usage_errors(arguments: list, message: str) -> None:

@@ -236,20 +236,20 @@ class Eager(Peer):
 
 
 class Compiled(Peer):
-    """torch.compile of the same, once a case: its sizes are constants, its tensors arguments."""
+    """torch.compile of the same: the sizes of a head and of a page are constants, the numbers of tokens and blocks are not."""
 
     name = "torch compiled"
 
     def __init__(self) -> None:
-        self._case, self._function = "", compose
+        torch._dynamo.config.recompile_limit = 64
+        self._functions: Dict[Tuple, Callable] = {}
 
     def bind(self, call: Call) -> Bound:
-        if self._case != call.case.name:
-            torch.compiler.reset()
-            sizes = SimpleNamespace(**{name: getattr(call, name) for name in SIZES})
-            self._function = torch.compile(partial(compose, sizes), fullgraph=True, dynamic=False)
-            self._case = call.case.name
-        return partial(self._function, *(getattr(call, name) for name in TENSORS))
+        sizes = {name: getattr(call, name) for name in SIZES}
+        key = (*sizes.values(), call.dtype, call.slots.dtype, call.positions.dtype)
+        if key not in self._functions:
+            self._functions[key] = torch.compile(partial(compose, SimpleNamespace(**sizes)), fullgraph=True)
+        return partial(self._functions[key], *(getattr(call, name) for name in TENSORS))
 
 
 def make_peers(seed_kernel: Optional[str], wanted: Optional[List[str]]) -> Tuple[List[Peer], Dict[str, str]]:

@@ -10,6 +10,7 @@ import torch
 
 ROTATING_BYTES, CALLS, MOST_SETS = 600_000_000, 20, 512
 UNCOUNTED_ROUNDS = 3
+ENOUGH_MICROSECONDS = 2000
 
 Run = Callable[[int], None]  # enqueues call i
 
@@ -57,7 +58,6 @@ class CacheFlush:
 
 class CudaCalls:
     def __init__(self, run: Run, group: Group, l2: str, library: Library, without_pdl: bool):
-        self._calls = group.calls
         self._stream = torch.cuda.Stream()
         self._flush = CacheFlush(torch.device("cuda")) if l2 == "flushed" else None
         torch.cuda.synchronize()
@@ -65,14 +65,25 @@ class CudaCalls:
             for i in range(min(group.calls, 3)):  # what first calls compile or allocate is no part of the graph
                 run(i)
         torch.cuda.synchronize()
+        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._calls = self._calls_that_do(run, group)
         self._graph = torch.cuda.CUDAGraph(keep_graph=True)
         with torch.cuda.graph(self._graph, stream=self._stream):
-            for i in range(group.calls):
+            for i in range(self._calls):
                 run(i)
         if without_pdl:
             library("kvrope_graph_without_pdl", ctypes.c_void_p(self._graph.raw_cuda_graph()))
         self._graph.instantiate()
-        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def _calls_that_do(self, run: Run, group: Group) -> int:
+        """All of the group; of slow calls fewer, but each set once."""
+        with torch.cuda.stream(self._stream):
+            self._start.record()
+            run(0)
+            self._end.record()
+        self._end.synchronize()
+        microseconds = self._start.elapsed_time(self._end) * 1000
+        return max(group.sets, min(group.calls, int(ENOUGH_MICROSECONDS / microseconds) + 1))
 
     def microseconds(self) -> float:
         """A call. What goes before leaves the caches as the state has them, and runs while the host enqueues the rest."""
@@ -92,7 +103,7 @@ class CpuCalls:
         for i in range(min(group.calls, 3)):
             run(i)
         self._calls = 1
-        self._calls = max(1, min(int(2000 / max(self._measure(), 1)), group.calls))
+        self._calls = max(1, min(int(ENOUGH_MICROSECONDS / max(self._measure(), 1)), group.calls))
 
     def _measure(self) -> float:
         start = time.perf_counter()
