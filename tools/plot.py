@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draw result documents of kvrope-regress and bench_peers.py as PNGs.
 
-  throughput.png   GB/s over the number of tokens, ours and memcpy, a panel for each cache and a line for each L2 state
+  throughput.png   GB/s over the number of tokens, ours and memcpy; a panel a cache, a line an L2 state
   peers.png        time of each other implementation as a multiple of ours, over the number of tokens
   error.png        largest error of each tensor in every case that was run, in ULPs (fp8 caches: codes)
 
@@ -75,7 +75,9 @@ def ratios(results: List[dict]) -> Curves:
     for cache, l2, tokens, times in measured(results):
         for name, value in times.items():
             if name not in FLOORS and not name.startswith("kvrope"):
-                ours = times.get("kvrope without PDL" if name.endswith("without PDL") else "kvrope", times["kvrope"])
+                ours = times.get(
+                    "kvrope without PDL" if name.endswith("without PDL") else "kvrope", times["kvrope"]
+                )
                 curves[cache][f"{name}, {l2}"][tokens] = value["microseconds"] / ours["microseconds"]
     return drawable(curves)
 
@@ -98,15 +100,21 @@ def draw_curves(pyplot: object, curves: Curves, label: str, line_at: float | Non
         for name, points in sorted(lines.items()):
             is_floor = name.startswith(FLOORS)
             tokens = sorted(points)
-            axis.plot(tokens, [points[t] for t in tokens], "--." if is_floor else "-o", markersize=4, label=name,
-                      color="gray" if is_floor else None)
+            axis.plot(
+                tokens,
+                [points[t] for t in tokens],
+                "--." if is_floor else "-o",
+                markersize=4,
+                label=name,
+                color="gray" if is_floor else None,
+            )
         if line_at is not None:
             axis.axhline(line_at, color="black", linewidth=0.8)
         axis.set(title=panel, xlabel="tokens", ylabel=label)
         axis.set_xscale("log", base=2)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7)
-    for axis in list(axes.flat)[len(curves):]:
+    for axis in list(axes.flat)[len(curves) :]:
         axis.remove()
     save(pyplot, figure, path)
 
@@ -144,8 +152,12 @@ def load_pyplot() -> object:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", nargs="+", metavar="RESULTS", help="result documents (JSON); later ones add to earlier")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "results", nargs="+", metavar="RESULTS", help="result documents (JSON); later ones add to earlier"
+    )
     parser.add_argument("--out", metavar="DIR", default=".", help="where the PNGs go (default: here)")
     options = parser.parse_args()
     results, folder = read_results(options.results), Path(options.out)
@@ -155,8 +167,16 @@ def main() -> int:
     except OSError as error:
         fail(f"{folder}: {error.strerror}")
     drawings = [
-        ("throughput.png", throughput(results), lambda data, path: draw_curves(pyplot, data, "GB/s", None, path)),
-        ("peers.png", ratios(results), lambda data, path: draw_curves(pyplot, data, "time / kvrope's", 1, path)),
+        (
+            "throughput.png",
+            throughput(results),
+            lambda data, path: draw_curves(pyplot, data, "GB/s", None, path),
+        ),
+        (
+            "peers.png",
+            ratios(results),
+            lambda data, path: draw_curves(pyplot, data, "time / kvrope's", 1, path),
+        ),
         ("error.png", errors(results), lambda data, path: draw_errors(pyplot, data, path)),
     ]
     for name, data, draw in drawings:

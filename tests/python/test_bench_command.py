@@ -19,14 +19,18 @@ def bench(path: Path, *arguments: object):
 @pytest.fixture
 def case_file(tmp_path: Path) -> Path:
     path = tmp_path / "cases.json"
-    path.write_text(json.dumps({
-        "schema_version": 1,
-        "cases": [
-            {"id": "one", "num_tokens": 1, "tags": ["warm", "flushed"]},
-            {"id": "many", "num_tokens": 64, "tags": ["rotating"], "layout": "x_split"},
-            {"id": "refused", "num_tokens": 1, "q_heads": 3, "expect": {"error": "heads"}},
-        ],
-    }))
+    path.write_text(
+        json.dumps(
+            {
+                "schema_version": 1,
+                "cases": [
+                    {"id": "one", "num_tokens": 1, "tags": ["warm", "flushed"]},
+                    {"id": "many", "num_tokens": 64, "tags": ["rotating"], "layout": "x_split"},
+                    {"id": "refused", "num_tokens": 1, "q_heads": 3, "expect": {"error": "heads"}},
+                ],
+            }
+        )
+    )
     return path
 
 
@@ -41,7 +45,9 @@ def test_results_and_last_line(case_file: Path, tmp_path: Path) -> None:
     results = {(r["name"], r.get("l2")): r for r in document["results"]}
     assert set(results) == {("one", "warm"), ("one", "flushed"), ("many", "rotating"), ("refused", None)}
     many = results["many", "rotating"]
-    assert many["num_tokens"] == 64 and many["checked_against"] == "oracle" and many["host_microseconds"] is None
+    assert (
+        many["num_tokens"] == 64 and many["checked_against"] == "oracle" and many["host_microseconds"] is None
+    )
     ours, memcpy = many["times"]["kvrope"], many["times"]["memcpy"]
     assert len(ours["rounds"]) == 10 and ours["microseconds"] > 0 and ours["bytes"] == many["bytes"]["all"]
     assert many["ratios"]["memcpy"] == pytest.approx(ours["microseconds"] / memcpy["microseconds"], rel=0.01)
@@ -57,7 +63,14 @@ def test_json_on_standard_output_is_nothing_else(case_file: Path) -> None:
 
 def test_planted_slowdown_is_slow(case_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    chosen = ("--filter", "many", "--l2", "warm", "--rounds", 60)  # other programs disturb many of a few rounds
+    chosen = (
+        "--filter",
+        "many",
+        "--l2",
+        "warm",
+        "--rounds",
+        60,
+    )  # other programs disturb many of a few rounds
     assert bench(case_file, *chosen, "--json", out).returncode == 0
     slow = bench(case_file, *chosen, "--baseline", out, "--plant-slowdown", 4)
     assert slow.returncode == 1, slow.stdout
@@ -110,10 +123,14 @@ def compare(tmp_path: Path, before: object, now: object, *arguments: object):
     return regress("compare", tmp_path / "old.json", tmp_path / "new.json", *arguments)
 
 
-@pytest.mark.parametrize("now, word, code", [(10.0, "SAME", 0), (11.5, "SLOW", 1), (8.0, "FAST", 0), (10.45, "SAME", 0)])
+@pytest.mark.parametrize(
+    "now, word, code", [(10.0, "SAME", 0), (11.5, "SLOW", 1), (8.0, "FAST", 0), (10.45, "SAME", 0)]
+)
 def test_verdicts(tmp_path: Path, now: float, word: str, code: int) -> None:
     result = compare(tmp_path, [measured(10.0)], [measured(now)])
-    assert result.returncode == code and result.stdout.startswith(f"{word:13} a, warm, kvrope: 10.00 -> {now:.2f} us")
+    assert result.returncode == code and result.stdout.startswith(
+        f"{word:13} a, warm, kvrope: 10.00 -> {now:.2f} us"
+    )
 
 
 def test_threshold(tmp_path: Path) -> None:
@@ -138,12 +155,17 @@ def test_newly_failing_case(tmp_path: Path) -> None:
         ("[]", "no result document"),
         ("{}", "no result document"),
         ('{"results": [{"name": 3}]}', "no result document"),
-        ('{"results": [{"name": "a", "disposition": "passed", "times": {"kvrope": {"rounds": []}}}]}', "no rounds"),
+        (
+            '{"results": [{"name": "a", "disposition": "passed", "times": {"kvrope": {"rounds": []}}}]}',
+            "no rounds",
+        ),
     ],
 )
 def test_bad_documents(tmp_path: Path, text: str, message: str) -> None:
     result = compare(tmp_path, [], text)
-    assert result.returncode == 2 and "new.json: " in result.stderr and message in result.stderr, result.stderr
+    assert (
+        result.returncode == 2 and "new.json: " in result.stderr and message in result.stderr
+    ), result.stderr
 
 
 def test_results_of_run_can_be_compared(tmp_path: Path, case_file: Path) -> None:
@@ -162,21 +184,33 @@ def test_results_of_run_can_be_compared(tmp_path: Path, case_file: Path) -> None
 
 def test_bench_cases_follow_the_schema() -> None:
     schema = json.loads((SHAPES / "case_file.schema.json").read_text())
-    jsonschema.validate(json.loads((SHAPES / "bench.json").read_text()), schema, jsonschema.Draft202012Validator)
+    jsonschema.validate(
+        json.loads((SHAPES / "bench.json").read_text()), schema, jsonschema.Draft202012Validator
+    )
 
 
 def test_on_cuda(tmp_path: Path, cuda: str) -> None:
     path, out = tmp_path / "cases.json", tmp_path / "out.json"
-    case = {"id": "one", "q_heads": 32, "kv_heads": 8, "head_dim": 128, "tags": ["warm", "flushed", "rotating"],
-            "sweep": {"num_tokens": [1, 64, 2048]}}
+    case = {
+        "id": "one",
+        "q_heads": 32,
+        "kv_heads": 8,
+        "head_dim": 128,
+        "tags": ["warm", "flushed", "rotating"],
+        "sweep": {"num_tokens": [1, 64, 2048]},
+    }
     path.write_text(json.dumps({"schema_version": 1, "cases": [case]}))
     result = regress("bench", path, "--device", cuda, "--rounds", 10, "--pdl", "both", "--json", out)
     assert result.returncode == 0, result.stdout + result.stderr
     results = json.loads(out.read_text())["results"]
     assert len(results) == 9
     for measured_case in results:
-        names = {"kvrope", "kvrope without PDL", "copy", "memcpy"} | ({"chain"} if measured_case["num_tokens"] < 2048 else set())
+        names = {"kvrope", "kvrope without PDL", "copy", "memcpy"} | (
+            {"chain"} if measured_case["num_tokens"] < 2048 else set()
+        )
         assert set(measured_case["times"]) == names
         assert all(0 < value["microseconds"] < 10000 for value in measured_case["times"].values())
-        assert measured_case["checked_against"] == ("CPU kernel" if measured_case["num_tokens"] == 2048 else "oracle")
+        assert measured_case["checked_against"] == (
+            "CPU kernel" if measured_case["num_tokens"] == 2048 else "oracle"
+        )
     assert results[0]["host_microseconds"] > 0

@@ -1,4 +1,4 @@
-"""tools/bench_peers.py on the CPU: case files, checks of wrong results, result format, absent peers; on CUDA the graphs."""
+"""tools/bench_peers.py: case files, checks of wrong results, result format, absent peers."""
 
 import json
 import subprocess
@@ -13,8 +13,10 @@ from runner import ROOT, SHAPES, regress, runner
 sys.path.insert(0, str(ROOT / "tools"))
 from bench.peer_call import Call, Wanted  # noqa: E402
 from bench.peer_cases import Case, read_cases  # noqa: E402
-from bench.peers import Absent, Eager, Kvrope, make_peers, triton_kernel  # noqa: E402
+from bench.peer import Absent  # noqa: E402
+from bench.peers import Kvrope, load_file, make_peers  # noqa: E402
 from bench.timed_calls import plan_calls  # noqa: E402
+from bench.torch_peers import Eager  # noqa: E402
 
 
 def peers(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -46,16 +48,34 @@ def test_names_are_those_of_the_runner(measured_by_runner: dict) -> None:
 
 def test_layers_and_sweeps(tmp_path: Path) -> None:
     path = tmp_path / "cases.json"
-    path.write_text(json.dumps({
-        "schema_version": 1,
-        "defaults": {"q_heads": 16, "table": {"base": 5e5, "rows": 512}, "slots": {"pattern": "random"}},
-        "sweep": {"num_tokens": [7, 8]},
-        "cases": [{"id": "a", "table": {"rows": 1024}, "sweep": {"style": ["neox", "gptj"], "table.base": [1e4]}}],
-    }))
+    path.write_text(
+        json.dumps(
+            {
+                "schema_version": 1,
+                "defaults": {
+                    "q_heads": 16,
+                    "table": {"base": 5e5, "rows": 512},
+                    "slots": {"pattern": "random"},
+                },
+                "sweep": {"num_tokens": [7, 8]},
+                "cases": [
+                    {
+                        "id": "a",
+                        "table": {"rows": 1024},
+                        "sweep": {"style": ["neox", "gptj"], "table.base": [1e4]},
+                    }
+                ],
+            }
+        )
+    )
     cases = read_cases(str(path))
     assert [c.name for c in cases] == [
-        f"a/num_tokens={t}/style={style}/table.base=10000.0" for t in (7, 8) for style in ("neox", "gptj")]
-    assert cases[0].get("table", {}) == {"base": 1e4, "rows": 1024} and cases[0].get("slots.pattern", "") == "random"
+        f"a/num_tokens={t}/style={style}/table.base=10000.0" for t in (7, 8) for style in ("neox", "gptj")
+    ]
+    assert (
+        cases[0].get("table", {}) == {"base": 1e4, "rows": 1024}
+        and cases[0].get("slots.pattern", "") == "random"
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,8 +100,13 @@ def test_unsupported_keys_are_named(keys: dict, unsupported: str) -> None:
 
 LAYOUTS = ("flash_nhd", "flash_hnd", "packed_kv", "x_split", "x_split_shuffle")
 VARIANTS = [
-    {}, {"style": "gptj"}, {"rotary_dim": 32}, {"rotary_dim": 32, "style": "gptj"}, {"dtype": "fp16"},
-    {"kv_cache_dtype": "fp8_e4m3", "scales": {"k": 0.5, "v": 2}}, {"slots": {"pattern": "random", "dtype": "int32"}},
+    {},
+    {"style": "gptj"},
+    {"rotary_dim": 32},
+    {"rotary_dim": 32, "style": "gptj"},
+    {"dtype": "fp16"},
+    {"kv_cache_dtype": "fp8_e4m3", "scales": {"k": 0.5, "v": 2}},
+    {"slots": {"pattern": "random", "dtype": "int32"}},
 ]
 
 
@@ -169,8 +194,10 @@ def test_absent_peers_have_a_reason() -> None:
     found, absent = make_peers(None, None)
     assert {"kvrope", "torch eager", "torch compiled"} <= {peer.name for peer in found}
     assert absent["triton"] == "no --seed-kernel is given"
-    with pytest.raises(Absent, match="is no Python file"):
-        triton_kernel("/absent.py")
+    with pytest.raises(Absent, match="^/absent.py is no file$"):
+        load_file("triton", "/absent.py")
+    with pytest.raises(Absent, match="has no attribute 'fused_qk_rope_reshape_and_cache'"):
+        load_file("triton", str(ROOT / "tools" / "plot.py"))
 
 
 # --- The command
@@ -180,10 +207,30 @@ def test_command_writes_the_result_format(tmp_path: Path) -> None:
     kernel = tmp_path / "kernel.py"
     kernel.write_text("def fused_qk_rope_reshape_and_cache(*arguments): raise ValueError('not today')\n")
     cases, out = tmp_path / "cases.json", tmp_path / "out.json"
-    cases.write_text(json.dumps({"schema_version": 1, "cases": [
-        {"id": "one", "num_tokens": 1, "tags": ["warm", "flushed"]}, {"id": "normed", "num_tokens": 1, "norm": {}}]}))
-    result = peers(cases, "--device", "cpu", "--rounds", 3, "--seed-kernel", kernel, "--json", out,
-                   "--peers", "kvrope,triton,torch eager,sglang")
+    cases.write_text(
+        json.dumps(
+            {
+                "schema_version": 1,
+                "cases": [
+                    {"id": "one", "num_tokens": 1, "tags": ["warm", "flushed"]},
+                    {"id": "normed", "num_tokens": 1, "norm": {}},
+                ],
+            }
+        )
+    )
+    result = peers(
+        cases,
+        "--device",
+        "cpu",
+        "--rounds",
+        3,
+        "--seed-kernel",
+        kernel,
+        "--json",
+        out,
+        "--peers",
+        "kvrope,triton,torch eager,sglang",
+    )
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "1 passed, 0 failed, 1 skipped"
     assert "skipped normed: not supported here: norm" in result.stdout
@@ -191,16 +238,26 @@ def test_command_writes_the_result_format(tmp_path: Path) -> None:
     document = json.loads(out.read_text())
     warm = document["results"][0]
     assert (warm["name"], warm["l2"], warm["num_tokens"]) == ("one", "warm", 1)
-    assert set(warm["times"]) == {"kvrope", "torch eager", "memcpy"} and len(warm["times"]["kvrope"]["rounds"]) == 3
+    assert (
+        set(warm["times"]) == {"kvrope", "torch eager", "memcpy"}
+        and len(warm["times"]["kvrope"]["rounds"]) == 3
+    )
     assert warm["absent"]["triton"] == "ValueError: not today"
     assert warm["host"]["add_"] > 0 and warm["host_microseconds"] == warm["host"]["kvrope"]
     compared = regress("compare", out, out)
-    assert compared.returncode == 0 and "SAME          one, warm, kvrope" in compared.stdout
+    assert compared.returncode == 0 and " one, warm, kvrope: " in compared.stdout, compared.stderr
 
 
 def test_command_on_cuda(tmp_path: Path, cuda: str) -> None:
     cases, out = tmp_path / "cases.json", tmp_path / "out.json"
-    one = {"id": "one", "num_tokens": 5, "q_heads": 8, "kv_heads": 2, "head_dim": 128, "tags": ["warm", "flushed", "rotating"]}
+    one = {
+        "id": "one",
+        "num_tokens": 5,
+        "q_heads": 8,
+        "kv_heads": 2,
+        "head_dim": 128,
+        "tags": ["warm", "flushed", "rotating"],
+    }
     cases.write_text(json.dumps({"schema_version": 1, "cases": [one]}))
     floors = runner().parent / "tools/bench/libkvrope_floors.so"
     result = peers(cases, "--device", cuda, "--rounds", 3, "--json", out, "--floors", floors)
@@ -220,6 +277,7 @@ def test_command_on_cuda(tmp_path: Path, cuda: str) -> None:
         (["--filter", "nothing"], "0 cases matched"),
         (["--rounds", "0"], "--rounds: expected a positive number"),
         (["--peers", "torch eager"], "kvrope: not among --peers"),
+        (["--json", "/absent/out.json"], "/absent/out.json: cannot be written"),
     ],
 )
 def test_usage_errors(arguments: list, message: str) -> None:

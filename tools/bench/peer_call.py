@@ -54,7 +54,9 @@ class Call:
         blocks_needed = -(-self.tokens // self.block_size)
         self.num_blocks = blocks_needed + 2
         if pattern == "random":
-            slots = torch.randperm(self.num_blocks * self.block_size, generator=self._generator)[: self.tokens]
+            slots = torch.randperm(self.num_blocks * self.block_size, generator=self._generator)[
+                : self.tokens
+            ]
         else:
             blocks = torch.arange(self.num_blocks)
             if pattern == "blocks":
@@ -72,7 +74,9 @@ class Call:
 
     def _make_table(self) -> torch.Tensor:
         exponents = torch.arange(0, self.rotary_dim, 2).float() / self.rotary_dim
-        angles = torch.arange(self.table_rows).float()[:, None] / self.case.get("table.base", 10000) ** exponents
+        angles = (
+            torch.arange(self.table_rows).float()[:, None] / self.case.get("table.base", 10000) ** exponents
+        )
         return torch.cat([angles.cos(), angles.sin()], dim=1).to(self.device)
 
     def _make_rows(self) -> None:
@@ -83,20 +87,27 @@ class Call:
         self.q_out, self.k_out = torch.empty_like(self.q), torch.empty_like(self.k)
         scales = [self.case.get(f"scales.{name}", None) for name in "kv"]
         self.k_scale, self.v_scale = (
-            None if scale is None else torch.tensor(float(scale), device=self.device) for scale in scales)
+            None if scale is None else torch.tensor(float(scale), device=self.device) for scale in scales
+        )
 
     def _make_caches(self) -> None:
         blocks, size, heads, dim = self.num_blocks, self.block_size, self.kv_heads, self.head_dim
 
         def filled(*shape: int) -> torch.Tensor:
             count = math.prod(shape) * self.cache_dtype.itemsize
-            return torch.full((count,), CANARY, dtype=torch.uint8, device=self.device).view(self.cache_dtype).view(shape)
+            return (
+                torch.full((count,), CANARY, dtype=torch.uint8, device=self.device)
+                .view(self.cache_dtype)
+                .view(shape)
+            )
 
         if self.layout == "packed_kv":  # the K and the V of a block side by side
             pages = filled(blocks, 2, size, heads, dim)
             self.key_cache, self.value_cache = pages[:, 0], pages[:, 1]
         elif self.layout == "flash_hnd":
-            self.key_cache, self.value_cache = (filled(blocks, heads, size, dim).transpose(1, 2) for _ in range(2))
+            self.key_cache, self.value_cache = (
+                filled(blocks, heads, size, dim).transpose(1, 2) for _ in range(2)
+            )
         elif self.layout == "flash_nhd":
             self.key_cache, self.value_cache = (filled(blocks, size, heads, dim) for _ in range(2))
         else:
@@ -113,21 +124,28 @@ class Call:
         moved = lambda *tensors: sum(x.numel() * x.itemsize for x in tensors)  # noqa: E731
         cached = (self.k.numel() + self.v.numel()) * self.cache_dtype.itemsize
         table = self.positions.unique().numel() * self.table.shape[1] * self.table.itemsize
-        return Bytes(moved(self.q, self.k, self.v), moved(self.q_out, self.k_out) + cached,
-                     moved(self.slots, self.positions) + table)
+        return Bytes(
+            moved(self.q, self.k, self.v),
+            moved(self.q_out, self.k_out) + cached,
+            moved(self.slots, self.positions) + table,
+        )
 
     def held_bytes(self) -> int:
         """Memory of one set, without the table."""
         tensors = (self.q, self.k, self.v, self.q_out, self.k_out, self.slots, self.positions)
-        cache = self.num_blocks * self.block_size * self.kv_heads * self.head_dim * 2 * self.cache_dtype.itemsize
+        cache = (
+            self.num_blocks * self.block_size * self.kv_heads * self.head_dim * 2 * self.cache_dtype.itemsize
+        )
         return sum(x.numel() * x.itemsize for x in tensors) + cache
 
     def cached_rows(self) -> Tuple[torch.Tensor, torch.Tensor]:
         """K and V of the tokens' slots, read back from the caches."""
         slots = self.slots.long()
         block, offset = slots // self.block_size, slots % self.block_size
-        keys, values = (cache.view(torch.uint8).unflatten(-1, (-1, self.cache_dtype.itemsize))
-                        for cache in (self.key_cache, self.value_cache))
+        keys, values = (
+            cache.view(torch.uint8).unflatten(-1, (-1, self.cache_dtype.itemsize))
+            for cache in (self.key_cache, self.value_cache)
+        )
         if self.is_flash:
             keys, values = keys[block, offset], values[block, offset]
         else:
@@ -180,9 +198,12 @@ class Wanted:
         relative = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}[call.dtype] * (4 if loose else 1)
         of_cache = 2.0**-3 if call.is_fp8 else relative
         found = []
-        for name, got, want, tolerance in (("q_out", q_out, self.q_out, relative), ("k_out", k_out, self.k_out, relative),
-                                           ("key_cache", key, self.key, of_cache),
-                                           ("value_cache", value, self.value, of_cache)):
+        for name, got, want, tolerance in (
+            ("q_out", q_out, self.q_out, relative),
+            ("k_out", k_out, self.k_out, relative),
+            ("key_cache", key, self.key, of_cache),
+            ("value_cache", value, self.value, of_cache),
+        ):
             error = (got.double() - want).abs() - tolerance * want.abs()
             slack = (0.02 if loose else 1e-5) + (2.0**-8 if call.is_fp8 and "cache" in name else 0)
             bad = ~(error <= slack)  # NaN is bad too

@@ -1,4 +1,4 @@
-"""The cases of a case file that the peer benchmark knows how to make; tests/shapes/case_file.schema.json has all keys."""
+"""The cases of a case file that the peer benchmark can make; the schema in tests/shapes has all keys."""
 
 import itertools
 import json
@@ -10,10 +10,21 @@ L2_STATES = ("warm", "flushed", "rotating")
 
 # Keys, and members of objects, that a case may have to be measured; any other value makes it a skipped one.
 SUPPORTED: Dict[str, Any] = {
-    "id": str, "tags": list, "seed": int, "tolerance": dict,
-    "num_tokens": int, "q_heads": int, "kv_heads": int, "head_dim": int, "rotary_dim": int, "block_size": int,
-    "dtype": ("bf16", "fp16"), "table_dtype": ("fp32",), "kv_cache_dtype": ("auto", "fp8_e4m3"),
-    "layout": ("flash_nhd", "flash_hnd", "packed_kv", "x_split", "x_split_shuffle"), "style": ("neox", "gptj"),
+    "id": str,
+    "tags": list,
+    "seed": int,
+    "tolerance": dict,
+    "num_tokens": int,
+    "q_heads": int,
+    "kv_heads": int,
+    "head_dim": int,
+    "rotary_dim": int,
+    "block_size": int,
+    "dtype": ("bf16", "fp16"),
+    "table_dtype": ("fp32",),
+    "kv_cache_dtype": ("auto", "fp8_e4m3"),
+    "layout": ("flash_nhd", "flash_hnd", "packed_kv", "x_split", "x_split_shuffle"),
+    "style": ("neox", "gptj"),
     "table": {"base": (int, float), "rows": int, "width": ("half",)},
     "positions": {"pattern": ("contiguous", "random"), "start": int, "dtype": ("int32", "int64")},
     "slots": {"pattern": ("sequential", "blocks", "random"), "dtype": ("int32", "int64")},

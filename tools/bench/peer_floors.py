@@ -1,4 +1,4 @@
-"""What the candidates are measured against: copy, memcpy and chain, as in kvrope-regress (tools/runner/bench_floors.h)."""
+"""What the candidates are measured against: the floors of tools/runner/bench_floors.h."""
 
 import ctypes
 from typing import Dict, List, Optional, Tuple
@@ -55,10 +55,24 @@ def _chain(sets: List[Call], library: Library, own_tables: bool) -> Tuple[int, R
     for call in sets:
         q, q_out = (torch.ones(tokens, words * 2, dtype=torch.int64, device=first.device) for _ in range(2))
         cache = torch.ones(int(call.slots.max()) + 1, words * 2, dtype=torch.int64, device=first.device)
-        buffers.append((call.positions.long(), table.clone() if own_tables else table, call.slots.long(), q, q_out, cache))
+        buffers.append(
+            (
+                call.positions.long(),
+                table.clone() if own_tables else table,
+                call.slots.long(),
+                q,
+                q_out,
+                cache,
+            )
+        )
 
     def chain(i: int) -> None:
-        library("kvrope_floor_chain", *map(_pointer, buffers[i % len(buffers)]), ctypes.c_int(tokens),
-                ctypes.c_int(words), _stream())
+        library(
+            "kvrope_floor_chain",
+            *map(_pointer, buffers[i % len(buffers)]),
+            ctypes.c_int(tokens),
+            ctypes.c_int(words),
+            _stream(),
+        )
 
     return tokens * (48 * words + CHAIN_TABLE_COLUMNS * 2 + 16), chain

@@ -1,63 +1,47 @@
 """The implementations that are measured beside each other.
 
-A peer is made once, which raises Absent where it cannot run here. `bind` gives the call for one set of tensors, or
-raises Unsupported for a case that the peer has no call for.
+A peer is made once, which raises Absent where it cannot run here. `bind` gives the call for one set of tensors,
+or raises Unsupported for a case that the peer has no call for.
 """
 
-import importlib
 import importlib.util
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Callable, Dict, List, Optional, Tuple
 
 import torch
 
+from .peer import Absent, Bound, Peer, load_module, require
 from .peer_call import Call
-
-Bound = Callable[[], object]
-
-
-class Absent(Exception):
-    """Why a peer is not there."""
-
-
-class Unsupported(Exception):
-    """Why a peer has no call for a case."""
-
-
-def _import(module: str) -> object:
-    try:
-        return importlib.import_module(module)
-    except Exception as error:  # a package that is there may fail in many ways
-        raise Absent(f"{module} cannot be imported: {type(error).__name__}: {error}".splitlines()[0]) from error
-
-
-def _require(holds: bool, what: str) -> None:
-    if not holds:
-        raise Unsupported(what)
-
-
-class Peer:
-    name = ""
-    has_pdl = False  # programmatic dependent launch, which is then measured off too
-    in_place = False  # rotated rows replace q and k
-    loose = False  # its table is rounded to 16 bits
-
-    def bind(self, call: Call) -> Bound:
-        raise NotImplementedError
+from .torch_peers import Compiled, Eager
 
 
 def _positional(call: Call) -> Tuple:
-    return (call.q, call.k, call.v, call.key_cache, call.value_cache, call.slots, call.positions, call.table,
-            call.k_scale, call.v_scale, call.is_neox, call.is_flash, True, None, call.q_out, call.k_out, False)
+    return (
+        call.q,
+        call.k,
+        call.v,
+        call.key_cache,
+        call.value_cache,
+        call.slots,
+        call.positions,
+        call.table,
+        call.k_scale,
+        call.v_scale,
+        call.is_neox,
+        call.is_flash,
+        True,
+        None,
+        call.q_out,
+        call.k_out,
+        False,
+    )
 
 
 class Kvrope(Peer):
     name, has_pdl = "kvrope", True
 
     def __init__(self) -> None:
-        self._function = _import("kvrope").fused_qk_rope_reshape_and_cache
+        self._function = load_module("kvrope").fused_qk_rope_reshape_and_cache
 
     def bind(self, call: Call) -> Bound:
         arguments, options = _positional(call), {}
@@ -73,43 +57,60 @@ class SameSignature(Peer):
         self.name, self._function = name, function
 
     def bind(self, call: Call) -> Bound:
-        _require(call.rotary_dim == call.head_dim, "rotary_dim")
+        require(call.rotary_dim == call.head_dim, "rotary_dim")
         arguments = _positional(call)
         return lambda: self._function(*arguments)
 
 
-def triton_kernel(path: Optional[str]) -> Peer:
-    if path is None:
-        raise Absent("no --seed-kernel is given")
-    spec = importlib.util.spec_from_file_location("triton_kernel", path)
-    if spec is None or not Path(path).is_file():
+def load_file(name: str, path: Optional[str]) -> Peer:
+    """The function of that name in a Python file."""
+    if path is None or not Path(path).is_file():
+        raise Absent("no --seed-kernel is given" if path is None else f"{path} is no file")
+    spec = importlib.util.spec_from_file_location(f"{name.replace(' ', '_')}_kernel", path)
+    if spec is None:
         raise Absent(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        return SameSignature("triton", module.fused_qk_rope_reshape_and_cache)
+        return SameSignature(name, module.fused_qk_rope_reshape_and_cache)
     except Exception as error:
         raise Absent(f"{path}: {type(error).__name__}: {error}".splitlines()[0]) from error
 
 
 def aiter_kernel() -> Peer:
-    module = _import("aiter.ops.triton.fused_kv_cache")
+    if importlib.util.find_spec("aiter") is None:
+        raise Absent("aiter is not installed")
+    try:
+        module = load_module("aiter.ops.triton.fusions.fused_kv_cache")
+    except Absent:  # where earlier versions have it
+        module = load_module("aiter.ops.triton.fused_kv_cache")
     return SameSignature("aiter", module.fused_qk_rope_reshape_and_cache)
 
 
+def sglang_folder() -> Path:
+    """Of the package, which is not imported: that would need much of what it depends on."""
+    package = importlib.util.find_spec("sglang")
+    if package is None or not package.submodule_search_locations:
+        raise Absent("sglang is not installed")
+    return Path(list(package.submodule_search_locations)[0]) / "kernels"
+
+
+def sglang_triton_kernel() -> Peer:
+    return load_file(
+        "sglang triton", str(sglang_folder() / "ops/attention/fused_qk_rope_reshape_and_cache.py")
+    )
+
+
 class Sglang(Peer):
-    """SGLang's fused kernel, compiled from the sources in its package; the package itself is not imported."""
+    """SGLang's fused CUDA kernel, compiled from the sources in its package."""
 
     name, has_pdl, in_place = "sglang", True, True
 
     def __init__(self) -> None:
-        package = importlib.util.find_spec("sglang")
-        if package is None or not package.submodule_search_locations:
-            raise Absent("sglang is not installed")
-        self._root = Path(list(package.submodule_search_locations)[0]) / "kernels" / "jit"
+        self._root = sglang_folder() / "jit"
         if not (self._root / "csrc" / "elementwise" / "rope.cuh").is_file():
             raise Absent("this sglang has no kernels/jit/csrc/elementwise/rope.cuh")
-        self._ffi = _import("tvm_ffi.cpp")
+        self._ffi = load_module("tvm_ffi.cpp")
         if not torch.cuda.is_available():
             raise Absent("there is no CUDA device to compile it for")
         self._modules: Dict[Tuple, object] = {}
@@ -119,23 +120,38 @@ class Sglang(Peer):
         if key not in self._modules:
             element = {torch.bfloat16: "bf16_t", torch.float16: "fp16_t"}[dtype]
             template = f"{str(is_neox).lower()}, {head_dim}, true, {element}, {element}"  # true: with PDL
-            source = (f'#include "{self._root}/csrc/elementwise/rope.cuh"\n#include <tvm/ffi/function.h>\n'
-                      "namespace sglang {\n"
-                      f"TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_rope_store, (FusedRopeKernel<{template}>::run_fused));\n}}\n")
+            source = (
+                f'#include "{self._root}/csrc/elementwise/rope.cuh"\n#include <tvm/ffi/function.h>\n'
+                "namespace sglang {\n"
+                "TVM_FFI_DLL_EXPORT_TYPED_FUNC("
+                f"run_rope_store, (FusedRopeKernel<{template}>::run_fused));\n}}\n"
+            )
             major, minor = torch.cuda.get_device_capability()
-            flags = ["-std=c++20", "-O3", "--expt-relaxed-constexpr", f"-DSGL_CUDA_ARCH={100 * major + 10 * minor}"]
+            flags = [
+                "-std=c++20",
+                "-O3",
+                "--expt-relaxed-constexpr",
+                f"-DSGL_CUDA_ARCH={100 * major + 10 * minor}",
+            ]
             self._modules[key] = self._ffi.load_inline(
-                f"sglang_rope_{element}_{head_dim}_{'neox' if is_neox else 'gptj'}", cuda_sources=source,
-                extra_cuda_cflags=flags, extra_include_paths=[str(self._root / "include")])
+                f"sglang_rope_{element}_{head_dim}_{'neox' if is_neox else 'gptj'}",
+                cuda_sources=source,
+                extra_cuda_cflags=flags,
+                extra_include_paths=[str(self._root / "include")],
+            )
         return self._modules[key]
 
     def bind(self, call: Call) -> Bound:
-        _require(call.layout == "flash_nhd", "layout")
-        _require(not call.is_fp8 and call.k_scale is None and call.v_scale is None, "an fp8 cache or scales")
-        _require(call.rotary_dim == call.head_dim and call.head_dim & (call.head_dim - 1) == 0, "the head size")
-        _require(call.slots.dtype == call.positions.dtype, "slots and positions of two dtypes")
+        require(call.layout == "flash_nhd", "layout")
+        require(not call.is_fp8 and call.k_scale is None and call.v_scale is None, "an fp8 cache or scales")
+        require(
+            call.rotary_dim == call.head_dim and call.head_dim & (call.head_dim - 1) == 0, "the head size"
+        )
+        require(call.slots.dtype == call.positions.dtype, "slots and positions of two dtypes")
         run = self._module(call.is_neox, call.head_dim, call.dtype).run_rope_store
-        caches = [cache.view(-1, call.kv_heads * call.head_dim) for cache in (call.key_cache, call.value_cache)]
+        caches = [
+            cache.view(-1, call.kv_heads * call.head_dim) for cache in (call.key_cache, call.value_cache)
+        ]
         arguments = (call.q, call.k, call.v, *caches, call.table, call.positions, call.slots)
         return lambda: run(*arguments)
 
@@ -146,12 +162,12 @@ class Flashinfer(Peer):
     name, in_place = "flashinfer", True
 
     def __init__(self) -> None:
-        module = _import("flashinfer")
+        module = load_module("flashinfer")
         self._rope, self._append = module.apply_rope_with_cos_sin_cache_inplace, module.append_paged_kv_cache
 
     def bind(self, call: Call) -> Bound:
-        _require(call.layout in ("flash_nhd", "packed_kv"), "layout")
-        _require(not call.is_fp8 and call.k_scale is None and call.v_scale is None, "an fp8 cache or scales")
+        require(call.layout in ("flash_nhd", "packed_kv"), "layout")
+        require(not call.is_fp8 and call.k_scale is None and call.v_scale is None, "an fp8 cache or scales")
         q, k = call.q.flatten(1), call.k.flatten(1)
         blocks = torch.arange(call.num_blocks + 1, dtype=torch.int32, device=call.device)
         # Every block is a request of one page: a row's request is its block, its position the offset in it.
@@ -160,7 +176,9 @@ class Flashinfer(Peer):
 
         def run() -> None:
             self._rope(call.positions, q, k, call.head_dim, call.table, call.is_neox)
-            self._append(call.k, call.v, request, offset, (call.key_cache, call.value_cache), blocks[:-1], blocks, full)
+            self._append(
+                call.k, call.v, request, offset, (call.key_cache, call.value_cache), blocks[:-1], blocks, full
+            )
 
         return run
 
@@ -171,10 +189,10 @@ class Vllm(Peer):
     name, in_place, loose = "vllm", True, True
 
     def __init__(self) -> None:
-        self._ops = _import("vllm._custom_ops")
+        self._ops = load_module("vllm._custom_ops")
 
     def bind(self, call: Call) -> Bound:
-        _require(call.layout in ("flash_nhd", "flash_hnd", "packed_kv", "x_split"), "layout")
+        require(call.layout in ("flash_nhd", "flash_hnd", "packed_kv", "x_split"), "layout")
         q, k, table = call.q.flatten(1), call.k.flatten(1), call.table.to(call.dtype)
         positions, slots = call.positions.long(), call.slots.long()
         one = torch.ones((), device=call.device)
@@ -192,71 +210,19 @@ class Vllm(Peer):
         return run
 
 
-SIZES = ("rotary_dim", "head_dim", "block_size", "is_neox", "is_fp8", "is_flash", "layout", "x", "cache_dtype")
-TENSORS = ("q", "k", "v", "q_out", "k_out", "key_cache", "value_cache", "slots", "positions", "table", "k_scale", "v_scale")
-
-
-def _rotate(sizes: SimpleNamespace, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, out: torch.Tensor) -> None:
-    part = x[..., : sizes.rotary_dim].float()
-    a, b = part.chunk(2, dim=-1) if sizes.is_neox else (part[..., 0::2], part[..., 1::2])
-    a, b = a * cos - b * sin, b * cos + a * sin
-    part = torch.cat([a, b], dim=-1) if sizes.is_neox else torch.stack([a, b], dim=-1).flatten(-2)
-    out[..., : sizes.rotary_dim] = part.to(out.dtype)
-    if sizes.rotary_dim < sizes.head_dim:
-        out[..., sizes.rotary_dim :] = x[..., sizes.rotary_dim :]
-
-
-def compose(sizes, q, k, v, q_out, k_out, keys, values, slots, positions, table, k_scale, v_scale) -> None:
-    """The operation as PyTorch statements."""
-    cos, sin = table[positions][:, None].chunk(2, dim=-1)
-    _rotate(sizes, q, cos, sin, q_out)
-    _rotate(sizes, k, cos, sin, k_out)
-    key = (k_out if k_scale is None else k_out.float() / k_scale).to(sizes.cache_dtype)
-    value = (v if v_scale is None else v.float() / v_scale).to(sizes.cache_dtype)
-    if sizes.is_fp8:  # indexing has no fp8 kernels
-        key, value, keys, values = (x.view(torch.uint8) for x in (key, value, keys, values))
-    block, offset = slots // sizes.block_size, slots % sizes.block_size
-    if sizes.is_flash:
-        keys[block, offset] = key
-        values[block, offset] = value
-        return
-    keys[block, :, :, offset] = key.unflatten(-1, (-1, sizes.x))
-    if sizes.layout == "x_split":
-        values[block, :, :, offset] = value
-    else:
-        values[block, :, offset // sizes.x, :, offset % sizes.x] = value
-
-
-class Eager(Peer):
-    name = "torch eager"
-
-    def bind(self, call: Call) -> Bound:
-        return partial(compose, SimpleNamespace(**{name: getattr(call, name) for name in SIZES}),
-                       *(getattr(call, name) for name in TENSORS))
-
-
-class Compiled(Peer):
-    """torch.compile of the same: the sizes of a head and of a page are constants, the numbers of tokens and blocks are not."""
-
-    name = "torch compiled"
-
-    def __init__(self) -> None:
-        torch._dynamo.config.recompile_limit = 64
-        self._functions: Dict[Tuple, Callable] = {}
-
-    def bind(self, call: Call) -> Bound:
-        sizes = {name: getattr(call, name) for name in SIZES}
-        key = (*sizes.values(), call.dtype, call.slots.dtype, call.positions.dtype)
-        if key not in self._functions:
-            self._functions[key] = torch.compile(partial(compose, SimpleNamespace(**sizes)), fullgraph=True)
-        return partial(self._functions[key], *(getattr(call, name) for name in TENSORS))
-
-
 def make_peers(seed_kernel: Optional[str], wanted: Optional[List[str]]) -> Tuple[List[Peer], Dict[str, str]]:
     """The peers that are there, and why the others are not."""
     makers: Dict[str, Callable[[], Peer]] = {
-        "kvrope": Kvrope, "triton": lambda: triton_kernel(seed_kernel), "sglang": Sglang, "flashinfer": Flashinfer,
-        "vllm": Vllm, "aiter": aiter_kernel, "torch eager": Eager, "torch compiled": Compiled}
+        "kvrope": Kvrope,
+        "triton": lambda: load_file("triton", seed_kernel),
+        "sglang": Sglang,
+        "sglang triton": sglang_triton_kernel,
+        "flashinfer": Flashinfer,
+        "vllm": Vllm,
+        "aiter": aiter_kernel,
+        "torch eager": Eager,
+        "torch compiled": Compiled,
+    }
     peers, absent = [], {}
     for name, make in makers.items():
         if wanted is not None and name not in wanted:

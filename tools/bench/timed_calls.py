@@ -62,7 +62,9 @@ class CudaCalls:
         self._flush = CacheFlush(torch.device("cuda")) if l2 == "flushed" else None
         torch.cuda.synchronize()
         with torch.cuda.stream(self._stream):
-            for i in range(min(group.calls, 3)):  # what first calls compile or allocate is no part of the graph
+            for i in range(
+                min(group.calls, 3)
+            ):  # what first calls compile or allocate is no part of the graph
                 run(i)
         torch.cuda.synchronize()
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -86,7 +88,7 @@ class CudaCalls:
         return max(group.sets, min(group.calls, int(ENOUGH_MICROSECONDS / microseconds) + 1))
 
     def microseconds(self) -> float:
-        """A call. What goes before leaves the caches as the state has them, and runs while the host enqueues the rest."""
+        """A call. What goes before leaves the caches as wanted, and runs while the host enqueues the rest."""
         with torch.cuda.stream(self._stream):
             self._flush() if self._flush else self._graph.replay()
             self._start.record()
