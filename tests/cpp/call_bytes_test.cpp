@@ -65,6 +65,22 @@ TEST(CallBytes, KvOnlyRowsAndZeros) {
   EXPECT_EQ(bytes.rows_written, 2 * 128 * (4 * 32 + 6 * 8 + 4 * 32 + 6 * 16));
 }
 
+int64_t partial_sectors(const std::string& keys) {
+  CaseSpec spec = only_case(R"("kv_heads": 2, "head_dim": 64, "block_size": 16, )" + keys);
+  if (keys.find("layout") == std::string::npos) spec.layout = Layout::x_split;
+  return partial_value_sectors(spec, plan_rows(spec));
+}
+
+TEST(CallBytes, SectorsOfXSplitValuesThatAreWrittenInPart) {
+  EXPECT_EQ(partial_sectors(R"("num_tokens": 32)"), 0);  // two whole blocks of bf16: a sector a block
+  EXPECT_EQ(partial_sectors(R"("num_tokens": 33)"), 2 * 64);
+  EXPECT_EQ(partial_sectors(R"("slots": {"values": [0, 16, 17, 40, -1]}, "num_tokens": 5)"), 3 * 2 * 64);
+  EXPECT_EQ(partial_sectors(R"("num_tokens": 16, "dtype": "fp32", "slots": {"start": 4})"), 2 * 2 * 64);
+  EXPECT_EQ(partial_sectors(R"("num_tokens": 16, "dtype": "fp32", "slots": {"padding": [3, 4]})"),
+            2 * 2 * 64);
+  EXPECT_EQ(partial_sectors(R"("num_tokens": 1, "layout": "x_split_shuffle")"), 0);
+}
+
 constexpr int64_t kMega = 1'000'000, kPlenty = 100'000 * kMega;
 
 TEST(L2State, TagsSayIt) {

@@ -69,8 +69,7 @@ std::vector<FusedArguments> make_sets(const FusedArguments& first, c10::Device d
 BenchCase::BenchCase(const CaseSpec& spec, c10::Device device)
     : spec_(spec), device_(device), is_large_(estimated_bytes(spec) > kMostCheckedBytes) {
   // Times depend little on values, and random numbers of many rows take long to draw.
-  bool is_plain = spec.inputs.values == InputsSpec::Values::normal;
-  if (is_large_ && is_plain) spec_.inputs.values = InputsSpec::Values::ramp;
+  if (is_large_) spec_.inputs.values = InputsSpec::Values::ramp;
 }
 
 void BenchCase::prepare() {
@@ -118,6 +117,7 @@ BenchResult BenchCase::measure(L2State l2, const BenchSettings& settings) {
   BenchResult result;
   result.l2 = l2;
   result.bytes = call_bytes(spec_, plan_);
+  result.partial_value_sectors = partial_value_sectors(spec_, plan_);
   int64_t held = held_bytes(*arguments_) + 2 * result.bytes.all();  // and what the floors take
   if (shares_table(l2)) held -= static_cast<int64_t>(arguments_->cos_sin.storage().nbytes());
   result.group = plan_calls(l2, result.bytes.all(), held, spare_memory(device_));

@@ -30,6 +30,7 @@ struct BenchResult {
   L2State l2 = L2State::warm;
   CallGroup group{1, 1};
   CallBytes bytes;
+  int64_t partial_value_sectors = 0;
   std::vector<CandidateTimes> times;        // "kvrope" and "kvrope without PDL", then the floors
   std::optional<double> host_microseconds;  // of one eager call; for single rows
 };

@@ -58,6 +58,10 @@ void print_bench_result(std::FILE* stream, const CaseSpec& spec, const BenchChec
     line += ": " + formatted("%.2f us", microseconds) + "  " + byte_text(times.bytes) + "  " +
             formatted("%.0f GB/s", static_cast<double>(times.bytes) / microseconds / 1000) +
             ratio_text(result, microseconds);
+    if (result.partial_value_sectors > 0) {
+      double sectors = static_cast<double>(result.partial_value_sectors) / microseconds / 1000;
+      line += formatted("  %.1f partial sectors/ns", sectors);
+    }
     if (result.host_microseconds) line += formatted("  host %.2f us", *result.host_microseconds);
     if (check.against.starts_with("nothing")) line += "  unchecked";
     std::fprintf(stream, "%s\n", line.c_str());

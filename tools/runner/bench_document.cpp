@@ -52,6 +52,7 @@ Json describe(const CaseSpec& spec, const BenchCheck& check, const BenchResult& 
   json["sets"] = result.group.sets;
   json["calls"] = result.group.calls;
   json["bytes"] = describe_bytes(result.bytes);
+  json["partial_value_sectors"] = result.partial_value_sectors;
   json["times"] = Json::object();
   json["ratios"] = Json::object();
   for (const CandidateTimes& times : result.times) {

@@ -12,8 +12,8 @@ namespace kvrope::regress {
 
 // The keys that a measured case has beyond those of a case that was run:
 //   num_tokens, l2, checked_against, sets, calls, bytes {all, rows_read, rows_written, indices},
-//   times {kvrope, copy, ...: {microseconds, bytes, gb_per_second, rounds}}, ratios {copy, ...: ours to it},
-//   host_microseconds
+//   partial_value_sectors, times {kvrope, copy, ...: {microseconds, bytes, gb_per_second, rounds}}, ratios
+//   {copy, ...: ours to it}, host_microseconds
 Json describe(const CaseSpec& spec, const BenchCheck& check, const BenchResult& result);
 
 // The candidates of a result that are ours.

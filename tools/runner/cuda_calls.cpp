@@ -41,13 +41,13 @@ class Event {
 class CudaCalls : public TimedCalls {
  public:
   CudaCalls(c10::Device device, const CallTiming& timing, const Call& call)
-      : stream_(c10::cuda::getStreamFromPool(false, device.index())), timing_(timing) {
+      : stream_(c10::cuda::getStreamFromPool(false, device.index())), timing_(timing), call_(call) {
     wait_for_cuda(device);  // what has been enqueued elsewhere
     c10::cuda::CUDAStreamGuard guard(stream_);
     if (timing.l2 == L2State::flushed) flush_.emplace(device);
-    call(0);  // what a first call loads or allocates is no part of the graph
+    call_(0);  // what a first call loads or allocates is no part of the graph
     C10_CUDA_CHECK(cudaStreamSynchronize(stream_));
-    capture(call);
+    capture();
   }
 
   ~CudaCalls() override {
@@ -71,13 +71,13 @@ class CudaCalls : public TimedCalls {
   }
 
  private:
-  void capture(const Call& call) {
+  void capture() {
     auto calls = static_cast<double>(timing_.group.calls);
     int64_t captured = timing_.group.calls + std::llround(timing_.planted_slowdown * calls);
     cudaGraph_t graph = nullptr;
     C10_CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
     try {
-      for (int64_t i = 0; i < captured; ++i) call(i % timing_.group.calls);
+      for (int64_t i = 0; i < captured; ++i) call_(i % timing_.group.calls);
     } catch (...) {
       C10_CUDA_CHECK_WARN(cudaStreamEndCapture(stream_, &graph));
       if (graph) C10_CUDA_CHECK_WARN(cudaGraphDestroy(graph));
@@ -93,6 +93,7 @@ class CudaCalls : public TimedCalls {
 
   c10::cuda::CUDAStream stream_;
   CallTiming timing_;
+  Call call_;  // holds the memory that the graph's launches use
   std::optional<CacheFlush> flush_;
   cudaGraphExec_t graph_ = nullptr;
   Event start_, end_;
