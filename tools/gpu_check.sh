@@ -79,13 +79,14 @@ stage_bench() {
   # Not the variants: torch.compile takes seconds a case.
   python3 tools/bench_peers.py tests/shapes/bench.json --device cuda --tag decode,prefill,scattered \
     --floors "$build/tools/bench/libkvrope_floors.so" --json "$out/peers.json" "${options[@]}" || status=1
-  python3 tools/plot.py "$out/peers.json" --out "$out" || status=1
+  "$build/kvrope-regress" run tests/shapes/quick.json --device cuda --json "$out/run.json" >/dev/null || status=1
+  python3 tools/plot.py "$out/peers.json" "$out/run.json" --out "$out" || status=1
   return $status
 }
 
 stage_verdicts() {
   local i out wrong=0 repeats=${KVROPE_VERDICT_REPEATS:-20}
-  local command=("$build/kvrope-regress" bench tests/shapes/bench.json --device cuda --filter 'flash-*/prefill/num_tokens=[14]0[29][46]')
+  local command=("$build/kvrope-regress" bench tests/shapes/bench.json --device cuda --filter 'flash-bf16/prefill/num_tokens=[14]0[29][46]')
   out=$build/verdicts.json
   "${command[@]}" --json "$out" >/dev/null || return
   for ((i = 0; i < repeats; ++i)); do

@@ -52,6 +52,13 @@ TEST(ResultsComparison, TimesOfMeasuredCases) {
             "FAST b, warm, kvrope: 10.00 -> 8.00 us (-20.0 %)\n");
 }
 
+TEST(ResultsComparison, OtherDevicesAreSaid) {
+  Json one = {{"device", {{"name", "one"}}}}, two = {{"device", {{"name", "two"}}}};
+  EXPECT_EQ(device_note(one, one), "");
+  EXPECT_EQ(device_note(one, two), "note: \"one\" then, \"two\" now");
+  EXPECT_EQ(device_note(one, Json::object()), "note: \"one\" then, an unnamed device now");
+}
+
 TEST(ResultsComparison, RegressionsAreSlowAndNewlyFailingCases) {
   for (const char* word : {"SLOW", "NEWLY FAILING"}) EXPECT_TRUE((Comparison{"a", word, ""}).is_regression());
   for (const char* word : {"FAST", "SAME", "UNSURE", "FAILING", "NEWLY PASSING", "GONE", "NEW", "SKIPPED"}) {

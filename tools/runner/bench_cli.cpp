@@ -1,6 +1,6 @@
 #include "runner/bench_cli.h"
 
-#include <limits>
+#include <cstdio>
 #include <memory>
 
 #include "runner/bench_command.h"
@@ -62,6 +62,8 @@ void add_compare(CLI::App& app, std::function<int()>& chosen) {
   command.callback([=, &chosen] {
     chosen = [=] {
       Json before = read_results(options->before), now = read_results(options->now);
+      std::string note = device_note(before, now);
+      if (!note.empty()) std::printf("%s\n", note.c_str());
       bool is_worse = print_comparisons(stdout, compare_results(before, now, options->threshold));
       return is_worse ? kExitMismatch : 0;
     };

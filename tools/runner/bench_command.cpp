@@ -91,6 +91,8 @@ int bench_command(const BenchOptions& options, const std::vector<std::string>& c
   json.write(bench.document().text());
   bool is_worse = false;
   if (!options.baseline_path.empty()) {
+    std::string note = device_note(baseline, bench.document().json());
+    if (!note.empty()) std::fprintf(stream, "%s\n", note.c_str());
     is_worse =
         print_comparisons(stream, compare_results(baseline, bench.document().json(), options.threshold));
   }

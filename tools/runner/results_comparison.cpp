@@ -81,6 +81,16 @@ std::vector<Comparison> compare_results(const Json& before, const Json& now, dou
   return found;
 }
 
+std::string device_note(const Json& before, const Json& now) {
+  auto name_in = [](const Json& document) {
+    Json device = document.value("device", Json::object());
+    return device.is_object() && device.contains("name") ? shown(device["name"])
+                                                         : std::string("an unnamed device");
+  };
+  std::string earlier = name_in(before), present = name_in(now);
+  return earlier == present ? "" : "note: " + earlier + " then, " + present + " now";
+}
+
 bool print_comparisons(std::FILE* stream, const std::vector<Comparison>& comparisons) {
   std::map<std::string, int> counts = {
       {"SLOW", 0}, {"FAST", 0}, {"SAME", 0}, {"UNSURE", 0}, {"NEWLY FAILING", 0}};

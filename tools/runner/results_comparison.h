@@ -21,6 +21,9 @@ struct Comparison {
 // In the order of the present document; cases that were merely run and passed in both are left out.
 std::vector<Comparison> compare_results(const Json& before, const Json& now, double threshold);
 
+// That the two were measured on different devices, so that their times say little; empty where not.
+std::string device_note(const Json& before, const Json& now);
+
 // A line for each, then one line of counts. Says whether any is a regression.
 bool print_comparisons(std::FILE* stream, const std::vector<Comparison>& comparisons);
 
