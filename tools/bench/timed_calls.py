@@ -85,7 +85,7 @@ class CudaCalls:
             self._end.record()
         self._end.synchronize()
         microseconds = self._start.elapsed_time(self._end) * 1000
-        return max(group.sets, min(group.calls, int(ENOUGH_MICROSECONDS / microseconds) + 1))
+        return max(group.sets, min(group.calls, int(ENOUGH_MICROSECONDS / max(microseconds, 1)) + 1))
 
     def microseconds(self) -> float:
         """A call. What goes before leaves the caches as wanted, and runs while the host enqueues the rest."""
