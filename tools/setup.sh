@@ -122,7 +122,7 @@ fingerprint() {  # of everything that the installed package and the programs in 
 import importlib.metadata as metadata
 print(metadata.version("torch"), metadata.distribution("kvrope").read_text("RECORD"))'
     { git rev-parse HEAD; git status --porcelain | head -c 1; } || true  # kvrope-regress states its commit
-    find CMakeLists.txt pyproject.toml kernels cache_ops bindings tests/cpp tools/*/ \
+    find CMakeLists.txt pyproject.toml kernels cache_ops bindings tests/cpp tests/shapes/*.schema.json tools/*/ \
       -type f -not -path '*/__pycache__/*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
   } 2>/dev/null | sha256sum
 }

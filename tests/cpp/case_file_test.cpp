@@ -133,6 +133,14 @@ TEST(CaseFileErrors, KeysThatDoNotGoTogether) {
             "/cases/0/num_blocks: must be at least 4 for these slots, got 3");
   EXPECT_EQ(case_error(R"("slots": {"values": [2147483648], "dtype": "int32"}, "num_blocks": 1)"),
             "/cases/0/slots: must fit int32, got 2147483648");
+  EXPECT_EQ(case_error(R"("misuse": {"tensor": "k", "fault": "rank"})"),
+            "/cases/0/misuse: is an error, and the case expects none");
+  EXPECT_EQ(case_error(R"("misuse": {"tensor": "k", "fault": "shared"})"),
+            "/cases/0/misuse/with: must be the tensor that the memory is shared with, is missing");
+  EXPECT_EQ(case_error(R"("misuse": {"fault": "rank"})"),
+            "/cases/0/misuse/tensor: must be the name of an argument, is missing");
+  EXPECT_EQ(case_error(R"("table": {"scaling": {"rope_type": "yarn", "factor": 0}})"),
+            "/cases/0/table/scaling/factor: must be a number of at least 1, got 0");
   EXPECT_EQ(case_error(R"("expect": {"error": "("})").substr(0, 53),
             "/cases/0/expect/error: must be a regular expression (");
 }

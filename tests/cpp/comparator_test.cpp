@@ -270,6 +270,42 @@ const FaultyOperation kFaults[] = {
     {"q_out keeps its heads", with_results([](auto& args, auto& outputs) { outputs.q_out = *args.q_out; })},
     {"k_out of another dtype",
      with_results([](auto&, auto& outputs) { outputs.k_out = outputs.k_out.view(at::kHalf); })},
+    {"a value in the wrong slot", with_results([](auto& args, auto&) {
+       at::Tensor slots = args.swa_slot_mapping->index({args.slot_mapping.slice(0, 2, 4)});
+       int64_t block_size = args.value_cache.size(1);
+       auto at_slot = [&](int64_t i) {
+         auto slot = slots[i].template item<int64_t>();
+         return args.value_cache[slot / block_size][slot % block_size];
+       };
+       ASSERT_GE(slots.min().template item<int64_t>(), 0);
+       at::Tensor first = at_slot(0).view(at::kByte).clone();
+       at_slot(0).view(at::kByte).copy_(at_slot(1).view(at::kByte));
+       at_slot(1).view(at::kByte).copy_(first);
+     })},
+    {"fp8 two codes off", with_results([](auto& args, auto&) {
+       at::Tensor codes = args.key_cache.view(at::kByte);
+       auto slot = args.swa_slot_mapping->index({args.slot_mapping[2]}).template item<int64_t>();
+       ASSERT_GE(slot, 0);
+       codes[slot / codes.size(1)][slot % codes.size(1)][1][3].bitwise_xor_(2);
+     })},
+    {"stray byte of q_out's buffer",
+     with_results([](auto& args, auto&) { first_byte_of_buffer(*args.q_out)[100] ^= 1; })},
+    {"k_out of another shape",
+     with_results([](auto&, auto& outputs) { outputs.k_out = outputs.k_out.slice(0, 0, 7); })},
+    {"q_out of another dtype",
+     with_results([](auto&, auto& outputs) { outputs.q_out = outputs.q_out.view(at::kHalf); })},
+    {"right values in another cache",
+     with_results([](auto&, auto& outputs) { outputs.key_cache = outputs.key_cache.clone(); })},
+    {"does nothing and returns the right values",
+     [](const FusedArguments& args) {
+       FusedArguments elsewhere = args;
+       elsewhere.q_out = args.q_out->clone();
+       elsewhere.k_out = args.k_out->clone();
+       elsewhere.zeros_out = args.zeros_out->clone();
+       elsewhere.key_cache = args.key_cache.clone();
+       elsewhere.value_cache = args.value_cache.clone();
+       return fused_qk_rope_reshape_and_cache(elsewhere);
+     }},
     {"zeros_out not returned", with_results([](auto&, auto& outputs) { outputs.zeros_out.reset(); })},
 };
 
@@ -322,6 +358,15 @@ TEST(Dispositions, AnErrorIsRightWhereItIsExpected) {
   EXPECT_EQ(run(rejected, fused_qk_rope_reshape_and_cache).disposition, Disposition::failed);
   CaseSpec other = one_case(R"("expect": {"error": "k: expected shape"})");
   EXPECT_EQ(run(other, raise).disposition, Disposition::failed);
+}
+
+// Python callers see others as RuntimeError.
+TEST(Dispositions, AnErrorThatIsNoRefusalFails) {
+  CaseSpec rejected = one_case(R"("expect": {"error": "slot_mapping"})");
+  auto assertion = [](const FusedArguments&) -> FusedOutputs { TORCH_CHECK(false, "slot_mapping is odd"); };
+  CaseResult result = run(rejected, assertion);
+  EXPECT_EQ(result.disposition, Disposition::failed);
+  EXPECT_NE(result.message.find("expected a ValueError, TypeError or IndexError, got: "), std::string::npos);
 }
 
 TEST(Dispositions, AnErrorAfterAWriteFails) {

@@ -5,6 +5,7 @@
 #include "runner/bench_console.h"
 #include "runner/bench_document.h"
 #include "runner/console.h"
+#include "runner/interrupt.h"
 #include "runner/output_file.h"
 #include "runner/results_comparison.h"
 #include "runner/results_document.h"
@@ -33,6 +34,13 @@ class Bench {
 
   const Counts& counts() const { return counts_; }
   const ResultsDocument& document() const { return document_; }
+
+  const ResultsDocument& finished() {
+    document_.set_meta("counts", counts_.as_json());
+    document_.set_meta("interrupted", Interrupt::has_come());
+    document_.set_meta("planted_slowdown", options_.settings.planted_slowdown);
+    return document_;
+  }
 
  private:
   static BenchCheck checked(BenchCase& bench) {
@@ -87,16 +95,23 @@ int bench_command(const BenchOptions& options, const std::vector<std::string>& c
   std::FILE* stream = options.json_path == "-" ? stderr : stdout;
   print_bench_heading(stream, device);
   Bench bench(options, device, stream, command_line);
-  for (const CaseSpec& spec : cases) bench.measure(spec);
-  json.write(bench.document().text());
+  Interrupt interrupt;
+  for (const CaseSpec& spec : cases) {
+    if (Interrupt::has_come()) break;
+    bench.measure(spec);
+  }
+  json.write(bench.finished().text());
   bool is_worse = false;
   if (!options.baseline_path.empty()) {
     std::string note = device_note(baseline, bench.document().json());
     if (!note.empty()) std::fprintf(stream, "%s\n", note.c_str());
-    is_worse =
-        print_comparisons(stream, compare_results(baseline, bench.document().json(), options.threshold));
+    std::vector<Comparison> found = compare_results(baseline, bench.document().json(), options.threshold);
+    // A filter leaves out what the earlier run had.
+    std::erase_if(found, [](const Comparison& comparison) { return comparison.word == "GONE"; });
+    is_worse = print_comparisons(stream, found);
   }
   Console(stream).summary(bench.counts());
+  if (Interrupt::has_come()) return Interrupt::exit_code();
   return is_worse || bench.counts().failed() > 0 ? kExitMismatch : 0;
 }
 

@@ -3,21 +3,19 @@
 #include <ATen/Context.h>
 #include <fnmatch.h>
 
-#include <algorithm>
-#include <sstream>
-
 #include "runner/case_file.h"
 #include "runner/json_document.h"
+#include "runner/tag_expression.h"
 
 namespace kvrope::regress {
 namespace {
 
-bool has_any_tag(const CaseSpec& spec, const std::string& tags) {
-  std::istringstream list(tags);
-  for (std::string tag; std::getline(list, tag, ',');) {
-    if (std::find(spec.tags.begin(), spec.tags.end(), tag) != spec.tags.end()) return true;
+TagExpression parse_tags(const std::string& text) {
+  try {
+    return TagExpression(text);
+  } catch (const std::invalid_argument& error) {
+    throw CommandError(kExitUsage, std::string("--tag: ") + error.what());
   }
-  return false;
 }
 
 std::vector<CaseSpec> read_all(const std::vector<std::string>& files) {
@@ -37,10 +35,11 @@ std::vector<CaseSpec> read_all(const std::vector<std::string>& files) {
 }  // namespace
 
 std::vector<CaseSpec> select_cases(const Selection& selection) {
+  TagExpression tags = parse_tags(selection.tags);
   std::vector<CaseSpec> cases = read_all(selection.files);
   std::erase_if(cases, [&](const CaseSpec& spec) {
     bool is_named = selection.filter.empty() || fnmatch(selection.filter.c_str(), spec.name.c_str(), 0) == 0;
-    return !is_named || (!selection.tags.empty() && !has_any_tag(spec, selection.tags));
+    return !is_named || !tags.matches(spec.tags);
   });
   if (cases.empty()) throw CommandError(kExitUsage, "0 cases matched");
   for (CaseSpec& spec : cases) spec.seed = selection.seed.value_or(spec.seed);

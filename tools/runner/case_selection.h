@@ -23,7 +23,7 @@ struct CommandError : std::runtime_error {
 struct Selection {
   std::vector<std::string> files;
   std::string filter;           // glob over the whole name; empty takes all
-  std::string tags;             // comma-separated: any of them; empty takes all
+  std::string tags;             // a TagExpression; empty takes all
   std::optional<int64_t> seed;  // instead of the cases' own
   std::string device = "auto";
 };

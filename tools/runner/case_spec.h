@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "runner/misuse.h"
 #include "runner/number_format.h"
 
 namespace kvrope::regress {
@@ -154,6 +155,7 @@ struct CaseSpec {
   bool match_unfused = false;
   InputsSpec inputs;
   OutputsSpec outputs;
+  std::optional<Misuse> misuse;
   std::optional<std::string> expected_error;  // regular expression
   Tolerance tolerance;
   std::vector<std::string> tags;

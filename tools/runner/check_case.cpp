@@ -100,6 +100,7 @@ void check_keys_together(const CaseSpec& spec) {
   check_positions(spec, checker);
   check_slots(spec, checker);
   check_scaling(spec, checker);
+  checker.require(!spec.misuse || spec.expected_error, "misuse", "is an error, and the case expects none");
 }
 
 }  // namespace kvrope::regress

@@ -3,8 +3,12 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <iomanip>
 #include <sstream>
+
+#include "runner/printable.h"
 
 namespace kvrope::regress {
 namespace {
@@ -27,7 +31,33 @@ std::string mismatch_text(const Mismatch& mismatch) {
   return text + ": want " + mismatch.want + ", got " + mismatch.got;
 }
 
+// "[12/640] 95/s, 7 s left"
+std::string progress_text(int64_t done, int64_t total, double seconds) {
+  std::ostringstream text;
+  text << '[' << done;
+  if (total > 0) text << '/' << total;
+  text << ']';
+  if (done == 0 || seconds < 0.5) return text.str();
+  double rate = static_cast<double>(done) / seconds;
+  text << ' ' << std::fixed << std::setprecision(rate < 10 ? 1 : 0) << rate << "/s";
+  if (total <= done) return text.str();
+  auto left = static_cast<int64_t>(std::ceil(static_cast<double>(total - done) / rate));
+  text << ", ";
+  if (left >= 60) text << left / 60 << " min ";
+  text << left % 60 << " s left";
+  return text.str();
+}
+
 }  // namespace
+
+std::vector<std::string> mismatch_lines(const Findings& findings) {
+  std::vector<std::string> lines;
+  for (const Mismatch& mismatch : findings.kept) lines.push_back(mismatch_text(mismatch));
+  auto kept = static_cast<int64_t>(findings.kept.size());
+  if (findings.mismatches > kept)
+    lines.push_back("and " + std::to_string(findings.mismatches - kept) + " more");
+  return lines;
+}
 
 int64_t Counts::passed() const {
   return count(*this, Disposition::passed) + count(*this, Disposition::rejected_as_expected);
@@ -39,13 +69,23 @@ int64_t Counts::skipped() const {
   return count(*this, Disposition::skipped);
 }
 
-Console::Console(std::FILE* stream) : stream_(stream), is_terminal_(isatty(fileno(stream)) != 0) {
+Json Counts::as_json() const {
+  Json json;
+  for (Disposition disposition : {Disposition::passed, Disposition::failed, Disposition::rejected_as_expected,
+                                  Disposition::skipped, Disposition::error}) {
+    json[name_of(disposition)] = count(*this, disposition);
+  }
+  return json;
+}
+
+Console::Console(std::FILE* stream, bool is_quiet)
+    : stream_(stream), is_quiet_(is_quiet), is_terminal_(isatty(fileno(stream)) != 0) {
   const char* no_colour = std::getenv("NO_COLOR");
   has_colour_ = is_terminal_ && (!no_colour || !*no_colour);
 }
 
 void Console::clear_progress() {
-  if (is_terminal_) std::fputs("\r\033[K", stream_);
+  if (is_terminal_ && !is_quiet_) std::fputs("\r\033[K", stream_);
 }
 
 std::string Console::coloured(Disposition disposition, const std::string& text) const {
@@ -55,32 +95,48 @@ std::string Console::coloured(Disposition disposition, const std::string& text) 
   return colour + text + "\033[0m";
 }
 
-void Console::begin_case(const std::string& name, int64_t number, int64_t total) {
-  if (!is_terminal_) return;
-  std::ostringstream line;
-  line << '[' << number << '/' << total << "] " << name;
+void Console::progress(int64_t done, int64_t total, const std::string& text, bool elsewhere_too) {
+  if (is_quiet_ || (!is_terminal_ && !elsewhere_too)) return;
+  Clock::time_point now = Clock::now();
+  auto pause = is_terminal_ ? std::chrono::milliseconds(50) : std::chrono::seconds(10);
+  if (!is_terminal_ && last_progress_ == Clock::time_point()) last_progress_ = start_;
+  if (now - last_progress_ < pause) return;
+  last_progress_ = now;
+  std::string line = progress_text(done, total, std::chrono::duration<double>(now - start_).count());
+  line += ' ';
+  line += printable(text);
   clear_progress();
-  std::fputs(line.str().substr(0, width_of(stream_) - 1).c_str(), stream_);
+  if (is_terminal_) {
+    std::fputs(shortened(line, width_of(stream_) - 1).c_str(), stream_);
+  } else {
+    std::fprintf(stream_, "%s\n", line.c_str());
+  }
   std::fflush(stream_);
+}
+
+void Console::begin_case(const std::string& name, int64_t number, int64_t total) {
+  progress(number - 1, total, name, false);
 }
 
 void Console::end_case(const std::string& name, const CaseResult& result, const std::string& repeat_command) {
   bool is_good =
       result.disposition == Disposition::passed || result.disposition == Disposition::rejected_as_expected;
-  if (is_good && is_terminal_) return;  // the progress line says enough
+  if (is_good && (is_terminal_ || is_quiet_)) return;  // the progress line says enough
   clear_progress();
-  std::string line = coloured(result.disposition, name_of(result.disposition)) + " " + name;
-  if (!is_good) line += ": " + result.message;
+  std::string line = coloured(result.disposition, name_of(result.disposition)) + " " + printable(name);
+  if (!is_good) line += ": " + printable(result.message);
   std::fprintf(stream_, "%s\n", line.c_str());
-  for (const Mismatch& mismatch : result.findings.kept) {
-    std::fprintf(stream_, "  %s\n", mismatch_text(mismatch).c_str());
-  }
-  auto kept = static_cast<int64_t>(result.findings.kept.size());
-  if (result.findings.mismatches > kept) {
-    std::fprintf(stream_, "  and %lld more\n", static_cast<long long>(result.findings.mismatches - kept));
+  for (const std::string& mismatch : mismatch_lines(result.findings)) {
+    std::fprintf(stream_, "  %s\n", printable(mismatch).c_str());
   }
   bool is_bad = result.disposition == Disposition::failed || result.disposition == Disposition::error;
-  if (is_bad) std::fprintf(stream_, "  repeat: %s\n", repeat_command.c_str());
+  if (is_bad) std::fprintf(stream_, "  repeat: %s\n", printable(repeat_command).c_str());
+  std::fflush(stream_);
+}
+
+void Console::note(const std::string& line) {
+  clear_progress();
+  std::fprintf(stream_, "%s\n", printable(line).c_str());
 }
 
 void Console::summary(const Counts& counts) {

@@ -1,5 +1,4 @@
-// kvrope-regress: the shape regression runner. Exit codes: 0 all passed, 1 a mismatch, 2 usage or a bad case
-// file, 3 the asked-for device is missing.
+// kvrope-regress: the shape regression runner.
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
@@ -7,26 +6,39 @@
 
 #include "runner/bench_cli.h"
 #include "runner/build_info.h"
+#include "runner/fuzz_command.h"
+#include "runner/list_command.h"
+#include "runner/printable.h"
 #include "runner/run_command.h"
-#include "runner/selection_options.h"
+#include "runner/schema_command.h"
 
 using namespace kvrope::regress;
+
+constexpr const char* kExitCodes =
+    "Exit codes: 0 all passed; 1 a mismatch or a regression; 2 usage, a bad case file, an output that cannot be written, or "
+    "no case "
+    "that ran; 3 the asked-for device is missing; 130 and 143 interrupted (Ctrl-C, SIGTERM), with the "
+    "results so far; "
+    "a second signal ends it at once.";
+
+int fail(const char* message, int exit_code) {
+  std::fprintf(stderr, "kvrope-regress: %s\n", printable(message).c_str());
+  return exit_code;
+}
 
 int main(int argc, char** argv) {
   CLI::App app("Shape regression of the fused rotary embedding and paged KV cache write.", "kvrope-regress");
   app.set_version_flag("--version", std::string("kvrope-regress ") + kBuildVersion);
   app.require_subcommand(1);
-
-  RunOptions options;
-  CLI::App& run = *app.add_subcommand("run", "Compare every case with the double-precision oracle");
-  add_selection(run, options.selection);
-  run.add_option("--json", options.json_path, "Write the results here; - is standard output")
-      ->type_name("OUT");
-  run.add_flag("--fail-fast", options.fail_fast, "Stop after the first case that fails");
+  app.footer(kExitCodes);
 
   const std::vector<std::string> command_line(argv, argv + argc);
-  std::function<int()> chosen = [&] { return run_command(options, command_line); };
+  std::function<int()> chosen;
+  add_run_command(app, command_line, chosen);
+  add_fuzz_command(app, command_line, chosen);
+  add_list_command(app, command_line, chosen);
   add_bench_commands(app, command_line, chosen);
+  add_schema_command(app, command_line, chosen);
 
   try {
     app.parse(argc, argv);
@@ -34,10 +46,8 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
   } catch (const CommandError& error) {
-    std::fprintf(stderr, "kvrope-regress: %s\n", error.what());
-    return error.exit_code;
+    return fail(error.what(), error.exit_code);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "kvrope-regress: %s\n", error.what());
-    return kExitUsage;
+    return fail(error.what(), kExitUsage);
   }
 }

@@ -13,6 +13,7 @@ std::string integer_phrase(int64_t low) {
 
 std::string number_phrase(double low) {
   if (low == 0) return "a non-negative number";
+  if (low == 1) return "a number of at least 1";
   return "a number";
 }
 

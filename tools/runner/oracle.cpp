@@ -11,6 +11,11 @@ constexpr double kFp32Tiny = 0x1p-149;  // what fp32 loses where it has subnorma
 constexpr double kDivideOrReciprocal =
     0x1p-22;  // relative distance of x / s and x * (1 / s) in fp32, with room
 
+// The nearest fp32 value. The product of two fp32 values is exact in double, so that this rounds it once.
+double rounded_to_fp32(double value) {
+  return static_cast<float>(limit_to_fp32_range(value));
+}
+
 }  // namespace
 
 Oracle::Oracle(const CaseSpec& spec, const CallData& data)
@@ -90,8 +95,9 @@ Want Oracle::rotate(const float* head, int64_t dim, int64_t row) const {
   double cosine = is_full ? angles[j] : angles[pair];
   double sine = is_full ? angles[rotary_dim_ + j] : angles[half + pair];
 
-  // a' = a cos - b sin, b' = b cos + a sin. The second product is rounded to fp32 before it is added.
-  double product = limit_to_fp32_range(other * sine);
+  // a' = a cos - b sin, b' = b cos + a sin. The second product is rounded to fp32 before it is added: where
+  // the two cancel, its rounding is all that is left.
+  double product = rounded_to_fp32(other * sine);
   double result = own * cosine + (is_first ? -product : product);
   double slack = spec_.tolerance.relative * (std::fabs(own * cosine) + std::fabs(other * sine)) + kFp32Tiny;
   return {limit_to_fp32_range(result), slack, spec_.dtype == NumberFormat::fp32 ? 0 : spec_.tolerance.ulps};
@@ -113,7 +119,8 @@ Want Oracle::scaled(Want want, const std::optional<std::vector<float>>& scales, 
   float scale = scales->size() == 1 ? scales->front() : scales->at(static_cast<size_t>(head));
   float inverse = 1.0f / scale;
   bool is_exact = static_cast<double>(scale) * inverse == 1.0;
-  double value = limit_to_fp32_range(want.value * inverse);
+  // A rotation too small for fp32 is zero, which matters to an infinite factor.
+  double value = limit_to_fp32_range(rounded_to_fp32(want.value) * inverse);
   if (want.slack > 0) want.slack = want.slack * std::fabs(inverse) + kFp32Tiny;
   if (!is_exact) {
     want.slack += kDivideOrReciprocal * std::fabs(value) + kFp32Tiny;

@@ -281,6 +281,7 @@ void apply_inputs_and_outputs(CaseSpec& spec, const ObjectReader& reader) {
 }
 
 void apply_judgement(CaseSpec& spec, const ObjectReader& reader) {
+  if (auto misuse = reader.object("misuse", {"tensor", "fault", "with"})) spec.misuse = read_misuse(*misuse);
   if (auto expect = reader.object("expect", {"error"})) {
     std::string pattern;
     expect->text("error", pattern);
@@ -311,8 +312,9 @@ void apply_keys(CaseSpec& spec, const Json& keys, const std::string& pointer, bo
                                     "style",       "table",          "positions",
                                     "slots",       "scales",         "apply_scale",
                                     "norm",        "mrope",          "match_unfused",
-                                    "inputs",      "outputs",        "expect",
-                                    "tolerance",   "tags",           "seed"};
+                                    "inputs",      "outputs",        "misuse",
+                                    "expect",      "tolerance",      "tags",
+                                    "seed"};
   if (is_case) known.insert(known.begin(), {"id", "sweep"});
   ObjectReader reader(keys, pointer, known);
   reader.text("id", spec.id);

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "runner/build_info.h"
+#include "runner/result_json.h"
 
 namespace kvrope::regress {
 namespace {
@@ -47,16 +48,6 @@ Json describe_device(c10::Device device) {
   return json;
 }
 
-Json describe_mismatch(const Mismatch& mismatch) {
-  Json json;
-  json["tensor"] = mismatch.tensor;
-  json["where"] = mismatch.where;
-  json["slot"] = mismatch.slot ? Json(*mismatch.slot) : Json(nullptr);
-  json["want"] = mismatch.want;
-  json["got"] = mismatch.got;
-  return json;
-}
-
 }  // namespace
 
 ResultsDocument::ResultsDocument(const std::vector<std::string>& arguments, c10::Device device) {
@@ -79,17 +70,7 @@ void ResultsDocument::add(const CaseSpec& spec, const CaseResult& result, const 
   json["file"] = spec.file;
   json["tags"] = spec.tags;
   json["seed"] = spec.seed;
-  json["disposition"] = name_of(result.disposition);
-  json["message"] = result.message;
-  json["seconds"] = result.seconds;
-  json["elements"] = result.findings.elements;
-  json["largest_error"] = Json::object();
-  for (const auto& [tensor, ulps] : result.findings.largest_error) json["largest_error"][tensor] = ulps;
-  json["mismatches"] = result.findings.mismatches;
-  json["first_mismatches"] = Json::array();
-  for (const Mismatch& mismatch : result.findings.kept) {
-    json["first_mismatches"].push_back(describe_mismatch(mismatch));
-  }
+  json.update(to_json(result));
   json.update(more);
   document_["results"].push_back(json);
 }

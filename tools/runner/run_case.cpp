@@ -24,6 +24,12 @@ std::string message_of(const std::exception& error) {
   return error.what();
 }
 
+// What Python gives as ValueError, TypeError or IndexError: the errors of a call that is told no.
+bool is_refusal(const std::exception& error) {
+  return dynamic_cast<const c10::ValueError*>(&error) || dynamic_cast<const c10::TypeError*>(&error) ||
+         dynamic_cast<const c10::IndexError*>(&error);
+}
+
 double as_double(int64_t size) {
   return static_cast<double>(size);
 }
@@ -119,26 +125,46 @@ CaseResult judge_return(const CaseSpec& spec, const std::optional<std::string>& 
   return result;
 }
 
-CaseResult call_and_judge(const CaseSpec& spec, c10::Device device, const Operation& operation) {
+void tell_mismatch(const OnMismatch& on_mismatch, const CallData& data, const CallBuffers& buffers,
+                   const FusedOutputs* outputs, CaseResult& result) {
+  if (!on_mismatch || result.findings.mismatches == 0) return;
+  try {
+    on_mismatch({data, buffers, outputs, result});
+  } catch (const std::exception& error) {
+    result.message += "; " + message_of(error);
+  }
+}
+
+CaseResult call_and_judge(const CaseSpec& spec, c10::Device device, const Operation& operation,
+                          const OnMismatch& on_mismatch) {
   double bytes_of_rows = host_bytes_of_rows(spec);
   if (auto lacking = lacking_memory(bytes_of_rows)) return {Disposition::skipped, *lacking, {}, 0};
   double bytes = bytes_of_rows + host_bytes_of_caches(spec, plan_rows(spec));
   if (auto lacking = lacking_memory(bytes)) return {Disposition::skipped, *lacking, {}, 0};
   CallData data = make_call_data(spec);
   CallBuffers buffers(spec, data, device);
+  FusedArguments arguments = buffers.arguments();
+  if (spec.misuse) apply_misuse(*spec.misuse, arguments);
   FusedOutputs outputs;
   try {
-    outputs = operation(buffers.arguments());
+    outputs = operation(arguments);
   } catch (const std::exception& error) {
     std::string message = message_of(error);
-    if (spec.expected_error) return judge_error(spec, message, check_untouched(buffers));
-    return {Disposition::error, message, {}, 0};
+    if (!spec.expected_error) return {Disposition::error, message, {}, 0};
+    if (!is_refusal(error)) {
+      return {Disposition::failed, "expected a ValueError, TypeError or IndexError, got: " + message, {}, 0};
+    }
+    CaseResult result = judge_error(spec, message, check_untouched(buffers));
+    tell_mismatch(on_mismatch, data, buffers, nullptr, result);
+    return result;
   }
   std::string raised;
   std::optional<std::string> fault;
   if (device.is_cuda()) fault = take_fault(device, raised);
   if (spec.expected_error && !fault) return judge_return(spec, fault, raised, {});
-  return judge_return(spec, fault, raised, check_call(spec, data, buffers, outputs));
+  CaseResult result = judge_return(spec, fault, raised, check_call(spec, data, buffers, outputs));
+  tell_mismatch(on_mismatch, data, buffers, &outputs, result);
+  return result;
 }
 
 }  // namespace
@@ -159,11 +185,12 @@ const char* name_of(Disposition disposition) {
   return "";
 }
 
-CaseResult run_case(const CaseSpec& spec, c10::Device device, const Operation& operation) {
+CaseResult run_case(const CaseSpec& spec, c10::Device device, const Operation& operation,
+                    const OnMismatch& on_mismatch) {
   auto start = std::chrono::steady_clock::now();
   CaseResult result;
   try {
-    result = call_and_judge(spec, device, operation);
+    result = call_and_judge(spec, device, operation, on_mismatch);
   } catch (const c10::OutOfMemoryError& error) {
     result = {Disposition::skipped, "the device's memory is short: " + message_of(error), {}, 0};
   } catch (const std::exception& error) {
