@@ -15,7 +15,8 @@
 using namespace kvrope::regress;
 
 constexpr const char* kExitCodes =
-    "Exit codes: 0 all passed; 1 a mismatch or a regression; 2 usage, a bad case file, an output that cannot be written, or "
+    "Exit codes: 0 all passed; 1 a mismatch or a regression; 2 usage, a bad case file, an output that cannot "
+    "be written, or "
     "no case "
     "that ran; 3 the asked-for device is missing; 130 and 143 interrupted (Ctrl-C, SIGTERM), with the "
     "results so far; "
