@@ -1,284 +1,343 @@
 #!/usr/bin/env python3
-"""Time the fused call beside its floors and other implementations: CUDA graph replay, one process, random order.
+"""Time the fused call beside other implementations of it: one process, one harness, random order in each round.
 
-Llama-3-8B shapes (QH 32, KH 8, D 128, block_size 16, bf16, fp32 table), q_out and k_out written, no zeros.
-Each candidate is checked before it is timed. Graphs of many launches are replayed; the figure is the median of the
-rounds in microseconds a call. L2 state: W, the same buffers every call (warm); R, rotating over more than 600 MB.
-Slots: rnd, random slots and positions (decode); seq, runs of consecutive slots in shuffled blocks (prefill).
+Takes the case files of kvrope-regress and writes its result format, with the candidates under `times`. Each is
+checked against double precision before it is timed. On CUDA the figure is the median of replays of a graph of
+many calls, on the CPU wall clock; L2 states are those of `kvrope-regress bench`. Candidates with programmatic
+dependent launch are measured without it too. sglang is found on PYTHONPATH, and needs apache-tvm-ffi and nvcc.
 """
 
 import argparse
-import ctypes
-import importlib.util
+import fnmatch
+import gc
 import json
+import platform
 import random
 import statistics
 import subprocess
 import sys
 from pathlib import Path
-from typing import Callable, Dict, List, NamedTuple
+from typing import Dict, List, Optional, TextIO
 
 import torch
 
-import kvrope
+from bench.peer_call import Call, Wanted
+from bench.peer_cases import L2_STATES, Case, read_cases
+from bench.peer_floors import make_floors
+from bench.peer import Peer, Unsupported
+from bench.peers import make_peers
+from bench.timed_calls import CpuCalls, CudaCalls, Library, host_microseconds, plan_calls, time_in_rounds
 
-Q_HEADS, KV_HEADS, HEAD_SIZE, BLOCK_SIZE, TABLE_ROWS = 32, 8, 128, 16, 32768
-ROTATING_BYTES = 600_000_000
-
-
-class Row(NamedTuple):
-    layout: str  # flash, x_split or x_split_shuffle
-    cache_dtype: torch.dtype
-    num_tokens: int
-    l2: str  # W or R
-    slots: str  # rnd or seq
-
-    @property
-    def name(self) -> str:
-        dtype = {torch.bfloat16: "bf16", torch.float8_e4m3fn: "fp8"}[self.cache_dtype]
-        return f"{self.layout} {dtype} T={self.num_tokens} {self.l2} {self.slots}"
+ROOT = Path(__file__).resolve().parents[1]
 
 
-def rows(tokens: List[int], layouts: List[str]) -> List[Row]:
-    result = []
-    for layout in layouts:
-        for dtype in (torch.bfloat16, torch.float8_e4m3fn):
-            for num_tokens in tokens:
-                small = num_tokens <= 64
-                result.append(Row(layout, dtype, num_tokens, "W" if small else "R", "rnd" if small else "seq"))
-    return result
+class Unusable(Exception):
+    """What the command was given cannot be used."""
 
 
-def make_table() -> torch.Tensor:
-    inverse_frequency = 1.0 / 10000.0 ** (torch.arange(0, HEAD_SIZE, 2).float() / HEAD_SIZE)
-    angles = torch.arange(TABLE_ROWS).float()[:, None] * inverse_frequency
-    return torch.cat([angles.cos(), angles.sin()], dim=1).cuda()
+class Failed(Exception):
+    """A candidate's results are wrong, or its call raises."""
 
 
-def slots_and_positions(row: Row) -> tuple:
-    t = row.num_tokens
-    if row.slots == "rnd":
-        num_blocks = max(64, 2 * t // BLOCK_SIZE)
-        return num_blocks, torch.randperm(num_blocks * BLOCK_SIZE)[:t], torch.randint(0, TABLE_ROWS, (t,))
-    num_blocks = -(-t // BLOCK_SIZE) + 16
-    blocks = torch.randperm(num_blocks).repeat_interleave(BLOCK_SIZE)[:t]
-    return num_blocks, blocks * BLOCK_SIZE + torch.arange(t) % BLOCK_SIZE, torch.arange(t)
+def check(peer: Peer, call: Call, wanted: Wanted) -> None:
+    wanted.restore(call)
+    try:
+        peer.bind(call)()
+    except Unsupported:
+        raise
+    except Exception as error:  # whatever a package raises
+        raise Failed(f"{type(error).__name__}: {error}".splitlines()[0]) from error
+    complaints = wanted.complaints(call, peer.in_place, peer.loose)
+    wanted.restore(call)
+    if complaints:
+        raise Failed("wrong: " + "; ".join(complaints))
 
 
-class Arguments:
-    """One set of tensors for a row."""
+class Bench:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        peers: List[Peer],
+        absent: Dict[str, str],
+        library: Optional[Library],
+    ):
+        self.options, self.peers, self.absent, self.library = options, peers, absent, library
+        self.is_cuda = options.device == "cuda"
 
-    def __init__(self, row: Row, table: torch.Tensor):
-        t = row.num_tokens
-        self.row, self.table = row, table
-        self.q = torch.randn(t, Q_HEADS, HEAD_SIZE, dtype=torch.bfloat16, device="cuda")
-        self.k, self.v = (torch.randn(t, KV_HEADS, HEAD_SIZE, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-        self.q_out, self.k_out = torch.empty_like(self.q), torch.empty_like(self.k)
-        num_blocks, slots, positions = slots_and_positions(row)
-        self.slots, self.positions = slots.cuda(), positions.cuda()
-        self.x = 16 // row.cache_dtype.itemsize
-        key_shape = value_shape = (num_blocks, BLOCK_SIZE, KV_HEADS, HEAD_SIZE)
-        if row.layout != "flash":
-            key_shape = (num_blocks, KV_HEADS, HEAD_SIZE // self.x, BLOCK_SIZE, self.x)
-            value_shape = (num_blocks, KV_HEADS, HEAD_SIZE, BLOCK_SIZE)
-        if row.layout == "x_split_shuffle":
-            value_shape = (num_blocks, KV_HEADS, BLOCK_SIZE // self.x, HEAD_SIZE, self.x)
-        self.key_cache = torch.zeros(key_shape, device="cuda").to(row.cache_dtype)
-        self.value_cache = torch.zeros(value_shape, device="cuda").to(row.cache_dtype)
-        is_fp8 = row.cache_dtype != torch.bfloat16
-        self.k_scale = torch.tensor(0.5, device="cuda") if is_fp8 else None
-        self.v_scale = torch.tensor(2.0, device="cuda") if is_fp8 else None
+    def measure(self, case: Case, l2: str) -> dict:
+        """A result of the document, for one L2 state."""
+        first = Call(case, self.options.device)
+        usable, reasons = self._usable(first)
+        moved = first.bytes()
+        memory = torch.cuda.mem_get_info()[0] // 2 if self.is_cuda else 4_000_000_000
+        group = plan_calls(l2, moved.all, first.held_bytes() + 2 * moved.all, memory)
+        table = None if l2 == "flushed" else first.table
+        sets = [first] + [Call(case, self.options.device, table) for _ in range(group.sets - 1)]
+        candidates, moves = {}, {}
+        for peer in usable:
+            bound = [peer.bind(call) for call in sets]
+            self._add(candidates, peer, lambda i, bound=bound: bound[i % len(bound)](), group, l2, reasons)
+        for name in candidates:
+            moves[name] = moved.all
+        for name, (count, run) in make_floors(sets, self.library, table is None).items():
+            moves[name], candidates[name] = count, self._timed(run, group, l2, False)
+        times = time_in_rounds(candidates, self.options.rounds)
+        result = {
+            "num_tokens": first.tokens,
+            "l2": l2,
+            "checked_against": "double precision",
+            "sets": group.sets,
+            "calls": group.calls,
+            "bytes": moved.describe(),
+            **describe_times(times, moves),
+            "absent": reasons,
+        }
+        if first.tokens == 1:
+            result["host"] = self._host(usable, first)
+            result["host_microseconds"] = result["host"].get("kvrope")
+        return result
 
-    def positional(self) -> tuple:
-        return (self.q, self.k, self.v, self.key_cache, self.value_cache, self.slots, self.positions, self.table,
-                self.k_scale, self.v_scale, True, self.row.layout == "flash", True, None, self.q_out, self.k_out, False)
+    def _usable(self, call: Call) -> tuple:
+        wanted, usable, reasons = Wanted(call), [], dict(self.absent)
+        for peer in self.peers:
+            try:
+                check(peer, call, wanted)
+                usable.append(peer)
+            except Unsupported as reason:
+                reasons[peer.name] = f"has no call for {reason}"
+            except Failed as reason:
+                if peer.name == "kvrope":
+                    raise
+                reasons[peer.name] = str(reason)
+        return usable, reasons
 
-    def cached_rows(self) -> tuple:
-        """K and V of the tokens' slots, read back from the caches."""
-        block, offset = self.slots // BLOCK_SIZE, self.slots % BLOCK_SIZE
-        keys, values = self.key_cache.float(), self.value_cache.float()
-        if self.row.layout == "flash":
-            return keys[block, offset], values[block, offset]
-        keys = keys[block, :, :, offset].reshape(len(block), KV_HEADS, HEAD_SIZE)
-        if self.row.layout == "x_split":
-            return keys, values[block, :, :, offset]
-        return keys, values[block, :, offset // self.x, :, offset % self.x]
+    def _timed(self, run, group, l2: str, without_pdl: bool):
+        if self.is_cuda:
+            return CudaCalls(run, group, l2, self.library, without_pdl)
+        return CpuCalls(run, group, l2)
 
-    def bytes_moved(self) -> int:
-        """Inputs, table rows and indices read; outputs and cache rows written."""
-        tensors = [self.q, self.k, self.v, self.q_out, self.k_out, self.slots, self.positions]
-        cached = 2 * self.k.numel() * self.row.cache_dtype.itemsize
-        return sum(x.numel() * x.itemsize for x in tensors) + cached + self.row.num_tokens * self.table.stride(0) * 4
+    def _add(self, candidates: dict, peer: Peer, run, group, l2: str, reasons: Dict[str, str]) -> None:
+        try:
+            candidates[peer.name] = self._timed(run, group, l2, False)
+            if peer.has_pdl and self.is_cuda:
+                candidates[peer.name + " without PDL"] = self._timed(run, group, l2, True)
+        except Exception as error:  # a call that cannot be captured, say
+            if peer.name == "kvrope":
+                raise
+            candidates.pop(peer.name, None)
+            reasons[peer.name] = f"{type(error).__name__}: {error}".splitlines()[0]
 
-    def bytes_of_rows(self) -> int:
-        """The same without table rows and indices: what the copy floor moves."""
-        return self.bytes_moved() - self.row.num_tokens * (self.table.stride(0) * 4 + 16)
-
-
-def rotate(x: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
-    cos, sin = cos_sin[:, None].chunk(2, dim=-1)
-    a, b = x.float().chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
-
-
-def check(args: Arguments, run: Callable[[Arguments], None]) -> None:
-    """Raise where the outputs or the cached rows are not what the call should leave."""
-    for out in (args.q_out, args.k_out):
-        out.fill_(float("nan"))
-    run(args)
-    cos_sin = args.table[args.positions]
-    k, v = rotate(args.k, cos_sin), args.v.float()
-    torch.testing.assert_close(args.q_out.float(), rotate(args.q, cos_sin), atol=0.02, rtol=0.01)
-    torch.testing.assert_close(args.k_out.float(), k, atol=0.02, rtol=0.01)
-    k_cached, v_cached = args.cached_rows()
-    tolerance = dict(atol=0.02, rtol=0.01) if args.k_scale is None else dict(atol=0.05, rtol=0.07)
-    torch.testing.assert_close(k_cached, k if args.k_scale is None else k / args.k_scale, **tolerance)
-    torch.testing.assert_close(v_cached, v if args.v_scale is None else v / args.v_scale, **tolerance)
-
-
-def run_kvrope(args: Arguments) -> None:
-    kvrope.fused_qk_rope_reshape_and_cache(*args.positional())
-
-
-def load_seed(path: str) -> Callable[[Arguments], None]:
-    spec = importlib.util.spec_from_file_location("seed_kernel", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return lambda args: module.fused_qk_rope_reshape_and_cache(*args.positional())
-
-
-class Floors:
-    """copy, memcpy and chain (tools/bench/floors.cu)."""
-
-    def __init__(self, library: str):
-        self.library = ctypes.CDLL(library)
-        self.buffers: Dict[str, torch.Tensor] = {}
-
-    def candidates(self, row: Row, sets: List[Arguments]) -> Dict[str, Callable[[int], None]]:
-        words = sets[0].bytes_of_rows() // 2 // 16
-        buffers = [torch.randint(0, 2**31, (2, words * 2), device="cuda") for _ in sets]
-        stream = lambda: ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)  # noqa: E731
-        pointer = lambda x: ctypes.c_void_p(x.data_ptr())  # noqa: E731
-
-        def copy(i: int) -> None:
-            source, target = buffers[i % len(sets)]
-            error = self.library.kvrope_floor_copy(pointer(source), pointer(target), ctypes.c_int64(words), stream())
-            assert error == 0, error
-
-        def memcpy(i: int) -> None:
-            source, target = buffers[i % len(sets)]
-            target.copy_(source)
-
-        chain_cache = torch.empty(1 + max(int(s.slots.max()) for s in sets), 512 * 2, dtype=torch.int64, device="cuda")
-
-        def chain(i: int) -> None:
-            a = sets[i % len(sets)]
-            error = self.library.kvrope_floor_chain(
-                pointer(a.positions), pointer(a.table), pointer(a.slots), pointer(a.q), pointer(a.q_out),
-                pointer(chain_cache), row.num_tokens, 512, stream())
-            assert error == 0, error
-
-        floors = {"copy": copy, "memcpy": memcpy}
-        if row.num_tokens <= 512:
-            floors["chain"] = chain
-        return floors
+    def _host(self, usable: List[Peer], call: Call) -> Dict[str, float]:
+        """Microseconds that an eager call costs its thread, and what a small operator of PyTorch costs."""
+        synchronize = torch.cuda.synchronize if self.is_cuda else None
+        one = torch.ones(8, device=self.options.device)
+        runs = {peer.name: peer.bind(call) for peer in usable}
+        runs["add_"] = lambda: torch.ops.aten.add_.Tensor(one, one)
+        return {name: round(host_microseconds(run, synchronize), 3) for name, run in runs.items()}
 
 
-def capture(run: Callable[[int], None], calls: int) -> torch.cuda.CUDAGraph:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        run(0)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for i in range(calls):
-            run(i)
-    return graph
+def describe_times(times: Dict[str, List[float]], moves: Dict[str, int]) -> dict:
+    medians = {name: statistics.median(rounds) for name, rounds in times.items()}
+    described = {
+        name: {
+            "microseconds": round(medians[name], 4),
+            "bytes": moves[name],
+            "gb_per_second": round(moves[name] / medians[name] / 1000, 4),
+            "rounds": [round(value, 4) for value in rounds],
+        }
+        for name, rounds in times.items()
+    }
+    ours = medians.get("kvrope")
+    ratios = {
+        name: round(ours / value, 4)
+        for name, value in medians.items()
+        if ours and not name.startswith("kvrope")
+    }
+    return {"times": described, "ratios": ratios}
 
 
-def time_row(row: Row, table: torch.Tensor, implementations: Dict[str, Callable[[Arguments], None]], floors: Floors,
-             rounds: int) -> dict:
-    first = Arguments(row, table)
-    count = 1 if row.l2 == "W" else max(2, -(-ROTATING_BYTES // first.bytes_moved()))
-    sets = [first] + [Arguments(row, table) for _ in range(count - 1)]
-    candidates: Dict[str, Callable[[int], None]] = {}
-    for name, run in implementations.items():
-        check(first, run)
-        candidates[name] = lambda i, run=run: run(sets[i % count])
-    candidates.update(floors.candidates(row, sets))
+def line_of(case: Case, result: dict) -> str:
+    times = "  ".join(f"{name} {value['microseconds']:.2f}" for name, value in result["times"].items())
+    return f"{case.name}, {result['l2']}: {times}"
 
-    calls = 20 if row.l2 == "W" else max(4, count)
-    graphs = {name: capture(run, calls) for name, run in candidates.items()}
-    times: Dict[str, List[float]] = {name: [] for name in graphs}
-    for round_number in range(rounds + 3):
-        for name in random.sample(list(graphs), len(graphs)):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            graphs[name].replay()
-            end.record()
-            end.synchronize()
-            if round_number >= 3:
-                times[name].append(start.elapsed_time(end) * 1000 / calls)
+
+def select(options: argparse.Namespace) -> List[Case]:
+    try:
+        cases = [case for file in options.files for case in read_cases(file)]
+    except OSError as error:
+        raise Unusable(f"{error.filename}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Unusable(f"no case file: {error} (kvrope-regress says where)") from error
+    wanted = set(options.tag.split(",")) if options.tag else None
+    cases = [case for case in cases if fnmatch.fnmatchcase(case.name, options.filter)]
+    cases = [case for case in cases if wanted is None or wanted & set(case.tags)]
+    if not cases:
+        raise Unusable("0 cases matched")
+    return cases
+
+
+def open_output(path: Optional[str]) -> Optional[TextIO]:
+    """Before anything is measured, so that a path that cannot be written costs nothing."""
+    try:
+        return open(path, "w") if path else None
+    except OSError as error:
+        raise Unusable(f"{path}: cannot be written") from error
+
+
+def meta() -> dict:
+    import kvrope
+
+    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     return {
-        "id": row.name,
-        "num_tokens": row.num_tokens,
-        "bytes": first.bytes_moved(),
-        "microseconds": {name: round(statistics.median(t), 3) for name, t in times.items()},
+        "version": kvrope.__version__,
+        "git_commit": commit or None,
+        "arguments": sys.argv,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
     }
 
 
-def git_commit() -> str:
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    result = subprocess.run(command, capture_output=True, text=True)
-    return result.stdout.strip() or "unknown"
+def describe_device(device: str) -> dict:
+    if device == "cuda":
+        return {"type": "cuda", "name": torch.cuda.get_device_name()}
+    return {
+        "type": "cpu",
+        "name": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+    }
 
 
-def print_table(results: List[dict], names: List[str]) -> None:
-    print("| row | " + " | ".join(names) + " | kvrope / copy |")
-    print("|---" * (len(names) + 2) + "|")
-    for result in results:
-        us = result["microseconds"]
-        cells = [f"{us[name]:.2f}" if name in us else "" for name in names]
-        print(f"| {result['id']} | " + " | ".join(cells) + f" | {us['kvrope'] / us['copy']:.2f} |")
+def find_floors(given: Optional[str]) -> Optional[str]:
+    candidates = (
+        [Path(given)]
+        if given
+        else [ROOT / folder / "tools/bench/libkvrope_floors.so" for folder in ("build-gpu", "build")]
+    )
+    return next((str(path) for path in candidates if path.is_file()), None)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", nargs="+", metavar="FILES", help="case files (JSON)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--filter", metavar="GLOB", default="*", help="only cases whose whole name matches")
+    parser.add_argument(
+        "--tag", metavar="TAGS", help="only cases with any of these tags, separated by commas"
+    )
+    parser.add_argument(
+        "--l2", metavar="STATES", help="instead of what tags say: warm, flushed, rotating (several: commas)"
+    )
+    parser.add_argument("--peers", metavar="NAMES", help="only these, separated by commas")
+    parser.add_argument(
+        "--seed-kernel",
+        metavar="PATH",
+        help="Python file with a Triton kernel of the same name; called triton",
+    )
+    parser.add_argument(
+        "--floors",
+        metavar="PATH",
+        help="libkvrope_floors.so of the build folder (found in build-gpu and build)",
+    )
+    parser.add_argument("--rounds", type=int, default=30, metavar="N")
+    parser.add_argument("--json", metavar="OUT", help="write the results here")
+    options = parser.parse_args()
+    if options.device == "auto":
+        options.device = "cuda" if torch.cuda.is_available() else "cpu"
+    options.l2 = options.l2.split(",") if options.l2 else None
+    if options.l2 and not set(options.l2) <= set(L2_STATES):
+        parser.error(f"--l2: expected some of {', '.join(L2_STATES)}, got {','.join(options.l2)}")
+    if options.rounds < 1:
+        parser.error("--rounds: expected a positive number")
+    return options
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class Report:
+    """Lines and results of the cases."""
+
+    def __init__(self) -> None:
+        self.results: List[dict] = []
+        self.counts = {"passed": 0, "failed": 0, "skipped": 0}
+
+    def without_times(self, case: Case, disposition: str, message: str) -> None:
+        self.counts[disposition] += 1
+        print(f"{disposition} {case.name}: {message}", flush=True)
+        self.results.append({**describe_case(case), "disposition": disposition, "message": message})
+
+    def measure(self, bench: Bench, case: Case, states: List[str]) -> None:
+        if case.unsupported():
+            return self.without_times(case, "skipped", f"not supported here: {case.unsupported()}")
+        try:
+            for l2 in states:
+                result = {"disposition": "passed", "message": "", **bench.measure(case, l2)}
+                print(line_of(case, result), flush=True)
+                self.results.append({**describe_case(case), **result})
+                release_memory(bench.is_cuda)
+            self.counts["passed"] += 1
+        except (Failed, RuntimeError) as error:
+            self.without_times(case, "failed", str(error))
+
+
+def describe_case(case: Case) -> dict:
+    return {"name": case.name, "file": case.file, "tags": case.tags, "seed": case.get("seed", 0)}
+
+
+def release_memory(is_cuda: bool) -> None:
+    gc.collect()  # graphs hold theirs
+    if is_cuda:
+        torch.cuda.empty_cache()
+
+
+def load_library(options: argparse.Namespace) -> Optional[Library]:
+    if options.device != "cuda":
+        return None
+    path = find_floors(options.floors)
+    if path is None:
+        missing = options.floors or "libkvrope_floors.so"
+        raise Unusable(f"{missing}: not found (KVROPE_BUILD_TOOLS builds it)")
+    return Library(path)
+
+
+def run(options: argparse.Namespace) -> int:
+    cases = select(options)
+    library = load_library(options)
+    peers, absent = make_peers(options.seed_kernel, options.peers.split(",") if options.peers else None)
+    if "kvrope" in absent:
+        raise Unusable(f"kvrope: {absent['kvrope']}")
+    out = open_output(options.json)
+    for name, reason in absent.items():
+        say(f"absent: {name}: {reason}")
+    bench, report = Bench(options, peers, absent, library), Report()
+    for case in cases:
+        report.measure(bench, case, options.l2 or case.l2_states)
+    if out:
+        device = describe_device(options.device)
+        document = {"meta": {**meta(), "absent": absent}, "device": device, "results": report.results}
+        with out:
+            out.write(json.dumps(document, indent=1) + "\n")
+    print(", ".join(f"{count} {disposition}" for disposition, count in report.counts.items()))
+    return 1 if report.counts["failed"] else 0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed-kernel", metavar="PATH", help="Triton file with the function of the same name")
-    parser.add_argument("--floors", metavar="PATH", required=True, help="libkvrope_floors.so of the build folder")
-    parser.add_argument("--tokens", type=int, nargs="+", default=[1, 64, 4096, 16384])
-    parser.add_argument("--layouts", nargs="+", default=["flash", "x_split", "x_split_shuffle"])
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--json", metavar="OUT", help="write the results here")
-    options = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("bench_peers: no CUDA device", file=sys.stderr)
+    options = parse()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        say("bench_peers: cuda: no CUDA device is there")
         return 3
-
     torch.manual_seed(0)
     random.seed(0)
-    implementations = {"kvrope": run_kvrope}
-    if options.seed_kernel:
-        implementations["seed"] = load_seed(options.seed_kernel)
-    else:
-        print("bench_peers: seed: absent (no --seed-kernel)", file=sys.stderr)
-    table, floors = make_table(), Floors(str(Path(options.floors).resolve()))
-    results = []
-    for row in rows(options.tokens, options.layouts):
-        print(f"bench_peers: {row.name}", file=sys.stderr)
-        results.append(time_row(row, table, implementations, floors, options.rounds))
-        torch.cuda.empty_cache()
-    print_table(results, list(implementations) + ["copy", "memcpy", "chain"])
-    if options.json:
-        document = {
-            "meta": {"kvrope": kvrope.__version__, "commit": git_commit(), "torch": torch.__version__,
-                     "cuda": torch.version.cuda, "rounds": options.rounds},
-            "device": torch.cuda.get_device_name(),
-            "results": results,
-        }
-        Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
-    return 0
+    try:
+        with torch.inference_mode():
+            return run(options)
+    except Unusable as error:
+        say(f"bench_peers: {error}")
+        return 2
 
 
 if __name__ == "__main__":

@@ -5,8 +5,12 @@
 #     build      configure, compile, install into build-gpu/site
 #     test       ctest, pytest, the quick shape regression on the GPU
 #     sanitize   memcheck, racecheck, initcheck, synccheck over the GoogleTests and the quick regression
-#     bench      tools/bench_peers.py with the options in KVROPE_BENCH_ARGS
+#     bench      kvrope-regress bench and tools/bench_peers.py over tests/shapes/bench.json, with their plots
+#     verdicts   at T >= 1024 a planted slowdown of 10 % is SLOW, and the unchanged build is neither SLOW nor FAST
 #   KVROPE_CMAKE_ARGS        more CMake arguments
+#   KVROPE_BENCH_ARGS        more options of bench_peers.py, such as --seed-kernel PATH
+#   KVROPE_BENCH_OUT         folder of the results and plots of the bench stage (build-gpu/bench)
+#   KVROPE_VERDICT_REPEATS   of each kind in the verdicts stage (20)
 #   KVROPE_SANITIZE_TESTS    GoogleTest filter of the sanitize stage
 #   KVROPE_SANITIZE_TAG      tag of the regression cases of the sanitize stage
 set -uo pipefail
@@ -68,10 +72,29 @@ sanitize_program() {  # TOOL PROGRAM ARGS...
 }
 
 stage_bench() {
-  local options
-  [[ -f tools/bench_peers.py ]] || { say "tools/bench_peers.py is missing"; return 1; }
+  local options status=0 out=${KVROPE_BENCH_OUT:-$build/bench}
+  mkdir -p "$out" || return
   mapfile -d '' options < <(xargs -r printf '%s\0' <<<"${KVROPE_BENCH_ARGS-}")
-  python3 tools/bench_peers.py --floors "$build/tools/bench/libkvrope_floors.so" "${options[@]}"
+  "$build/kvrope-regress" bench tests/shapes/bench.json --device cuda --pdl both --json "$out/bench.json" || status=1
+  # Not the variants: torch.compile takes seconds a case.
+  python3 tools/bench_peers.py tests/shapes/bench.json --device cuda --tag decode,prefill,scattered \
+    --floors "$build/tools/bench/libkvrope_floors.so" --json "$out/peers.json" "${options[@]}" || status=1
+  "$build/kvrope-regress" run tests/shapes/quick.json --device cuda --json "$out/run.json" >/dev/null || status=1
+  python3 tools/plot.py "$out/peers.json" "$out/run.json" --out "$out" || status=1
+  return $status
+}
+
+stage_verdicts() {
+  local i out wrong=0 repeats=${KVROPE_VERDICT_REPEATS:-20}
+  local command=("$build/kvrope-regress" bench tests/shapes/bench.json --device cuda --filter 'flash-bf16/prefill/num_tokens=[14]0[29][46]')
+  out=$build/verdicts.json
+  "${command[@]}" --json "$out" >/dev/null || return
+  for ((i = 0; i < repeats; ++i)); do
+    "${command[@]}" --baseline "$out" --plant-slowdown 0.1 | grep -E '^(FAST|SAME|UNSURE) ' && wrong=1
+    "${command[@]}" --baseline "$out" | grep -E '^(FAST|SLOW) ' && wrong=1
+  done
+  say "verdicts: $repeats planted and $repeats unchanged runs, $( ((wrong)) && echo "WRONG ones are above" || echo "all right")"
+  return $wrong
 }
 
 (($#)) || usage

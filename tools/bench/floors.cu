@@ -1,8 +1,6 @@
 // The floors that a call is measured against: `copy` moves the same bytes and does nothing else, `chain` has
 // the same dependencies (position -> table row, activation -> store; slot -> store) and the least work.
-#include <cuda_runtime.h>
-
-#include <cstdint>
+#include "floors.h"
 
 namespace {
 
@@ -37,7 +35,6 @@ __global__ void chain_kernel(const int64_t* pos, const float* table, const int64
 
 extern "C" {
 
-// num_words 16-byte words.
 int kvrope_floor_copy(const void* from, void* to, int64_t num_words, cudaStream_t stream) {
   const int64_t words_per_block = kThreads * kWordsPerThread;
   const auto blocks = static_cast<unsigned>((num_words + words_per_block - 1) / words_per_block);
@@ -46,7 +43,6 @@ int kvrope_floor_copy(const void* from, void* to, int64_t num_words, cudaStream_
   return cudaGetLastError();
 }
 
-// num_words = min(512, words of a row of q), the words of a row of q, q_out and cache alike.
 int kvrope_floor_chain(const int64_t* pos, const float* table, const int64_t* slots, const void* q,
                        void* q_out, void* cache, int num_tokens, int num_words, cudaStream_t stream) {
   chain_kernel<<<num_tokens, num_words, 0, stream>>>(pos, table, slots, static_cast<const uint4*>(q),

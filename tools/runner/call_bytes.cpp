@@ -1,6 +1,9 @@
 #include "runner/call_bytes.h"
 
+#include <algorithm>
+#include <map>
 #include <set>
+#include <utility>
 
 namespace kvrope::regress {
 namespace {
@@ -69,6 +72,21 @@ CallBytes call_bytes(const CaseSpec& spec, const RowPlan& plan) {
       cached.all() * spec.kv_heads * (head + spec.value_dim()) * bytes_of(spec.cache_format());
   bytes.indices = index_bytes(spec, plan, cached);
   return bytes;
+}
+
+int64_t partial_value_sectors(const CaseSpec& spec, const RowPlan& plan) {
+  if (spec.layout != Layout::x_split) return 0;
+  // Neighbouring slots of a block lie side by side, for each element of each head.
+  int64_t slots_of_sector = std::min<int64_t>(32 / bytes_of(spec.cache_format()), spec.block_size);
+  std::map<std::pair<int64_t, int64_t>, int64_t> written;  // block and sector in it -> its slots
+  int64_t capacity = plan.num_blocks * spec.block_size;
+  for (int64_t row = 0; row < static_cast<int64_t>(plan.slot_mapping.size()); ++row) {
+    int64_t slot = destination(plan, capacity, row).slot;
+    if (slot >= 0) ++written[{slot / spec.block_size, slot % spec.block_size / slots_of_sector}];
+  }
+  int64_t partial = 0;
+  for (const auto& [sector, slots] : written) partial += slots < slots_of_sector;
+  return partial * spec.kv_heads * spec.value_dim();
 }
 
 double estimated_bytes(const CaseSpec& spec) {

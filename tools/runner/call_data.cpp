@@ -57,8 +57,12 @@ double draw_extreme(Random& random) {
 }
 
 // Different for all of a thousand neighbours, so that a value in a wrong place shows.
-double ramp(size_t index) {
-  return static_cast<double>(index % 1021) / 64 - 8;
+constexpr size_t kRampLength = 1021;
+
+std::vector<float> make_ramp(NumberFormat format) {
+  std::vector<float> ramp;
+  for (size_t i = 0; i < kRampLength; ++i) ramp.push_back(rounded(format, static_cast<double>(i) / 64 - 8));
+  return ramp;
 }
 
 std::vector<float> make_rows(const CaseSpec& spec, const char* name, int64_t rows, int64_t heads,
@@ -66,16 +70,19 @@ std::vector<float> make_rows(const CaseSpec& spec, const char* name, int64_t row
   using Values = InputsSpec::Values;
   std::vector<float> values(static_cast<size_t>(rows * heads * dims));
   Random random(spec.seed, name);
-  auto first = static_cast<size_t>(random.below(1021));
+  auto first = static_cast<size_t>(random.below(kRampLength));
+  if (spec.inputs.values == Values::ramp) {
+    std::vector<float> ramp = make_ramp(spec.dtype);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = ramp[(first + i) % kRampLength];
+    return values;
+  }
   for (size_t i = 0; i < values.size(); ++i) {
     double value = 0;
     switch (spec.inputs.values) {
       case Values::normal:
+      case Values::ramp:
       case Values::nan_padding:
         value = random.normal();
-        break;
-      case Values::ramp:
-        value = ramp(first + i);
         break;
       case Values::extremes:
         value = draw_extreme(random);

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "runner/bench_cli.h"
 #include "runner/build_info.h"
 #include "runner/fuzz_command.h"
 #include "runner/list_command.h"
@@ -14,7 +15,8 @@
 using namespace kvrope::regress;
 
 constexpr const char* kExitCodes =
-    "Exit codes: 0 all passed; 1 a mismatch; 2 usage, a bad case file, an output that cannot be written, or "
+    "Exit codes: 0 all passed; 1 a mismatch or a regression; 2 usage, a bad case file, an output that cannot "
+    "be written, or "
     "no case "
     "that ran; 3 the asked-for device is missing; 130 and 143 interrupted (Ctrl-C, SIGTERM), with the "
     "results so far; "
@@ -36,6 +38,7 @@ int main(int argc, char** argv) {
   add_run_command(app, command_line, chosen);
   add_fuzz_command(app, command_line, chosen);
   add_list_command(app, command_line, chosen);
+  add_bench_commands(app, command_line, chosen);
   add_schema_command(app, command_line, chosen);
 
   try {

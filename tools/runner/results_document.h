@@ -17,6 +17,7 @@ class ResultsDocument {
 
   // `more` has further keys of the result.
   void add(const CaseSpec& spec, const CaseResult& result, const Json& more = Json::object());
+  const Json& json() const { return document_; }
   void set_meta(const std::string& key, Json value) { document_["meta"][key] = std::move(value); }
   std::string text() const { return document_.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
 

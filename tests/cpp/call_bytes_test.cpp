@@ -1,0 +1,119 @@
+// The bytes that a call must move, and how many calls and sets of buffers an L2 state asks for.
+#include "runner/call_bytes.h"
+
+#include <gtest/gtest.h>
+
+#include "runner/case_file.h"
+#include "runner/l2_state.h"
+
+namespace kvrope::regress {
+namespace {
+
+CaseSpec only_case(const std::string& keys) {
+  return parse_case_file(R"({"schema_version": 1, "cases": [{"id": "a", )" + keys + "}]}", "test.json").at(0);
+}
+
+CallBytes bytes_of_case(const std::string& keys) {
+  CaseSpec spec = only_case(keys);
+  return call_bytes(spec, plan_rows(spec));
+}
+
+const char* kLlama = R"("num_tokens": 4, "q_heads": 32, "kv_heads": 8, "head_dim": 128)";
+
+TEST(CallBytes, InputsOutputsCachedRowsTableRowsAndIndices) {
+  CallBytes bytes = bytes_of_case(kLlama);
+  EXPECT_EQ(bytes.rows_read, 4 * (32 + 8 + 8) * 128 * 2);
+  EXPECT_EQ(bytes.rows_written, 4 * (32 + 8 + 8 + 8) * 128 * 2);
+  EXPECT_EQ(bytes.indices, 4 * (8 + 8) + 4 * 128 * 4);
+  EXPECT_EQ(bytes.all(), bytes.rows() + bytes.indices);
+}
+
+TEST(CallBytes, Fp8CachesTakeHalfAndPaddingTakesNone) {
+  std::string fp8 = std::string(kLlama) + R"(, "kv_cache_dtype": "fp8_e4m3")";
+  EXPECT_EQ(bytes_of_case(fp8).rows_written, 4 * (32 + 8) * 128 * 2 + 4 * 16 * 128);
+  std::string padded = std::string(kLlama) + R"(, "slots": {"padding": [1, 2]})";
+  EXPECT_EQ(bytes_of_case(padded).rows_written, 4 * (32 + 8) * 128 * 2 + 2 * 16 * 128 * 2);
+  EXPECT_EQ(bytes_of_case(padded).rows_read, 4 * (32 + 8) * 128 * 2 + 2 * 8 * 128 * 2);
+}
+
+TEST(CallBytes, ATableRowCountsOnce) {
+  std::string same = std::string(kLlama) + R"(, "positions": {"values": [5, 5, 5, 9], "dtype": "int32"},
+                                               "table_dtype": "bf16", "table": {"width": "full"})";
+  EXPECT_EQ(bytes_of_case(same).indices, 4 * (4 + 8) + 2 * 256 * 2);
+}
+
+TEST(CallBytes, OffsetsAndWindowTablesAreRead) {
+  std::string keys = std::string(kLlama) + R"(, "positions": {"offsets": {"value": 3, "dtype": "int32"}},
+                                               "slots": {"swa": {"evicted": 0.5, "dtype": "int32"}})";
+  CallBytes bytes = bytes_of_case(keys);
+  EXPECT_EQ(bytes.indices, 4 * (8 + 8 + 4 + 4) + 4 * 128 * 4);
+  EXPECT_EQ(bytes.rows_written, 4 * (32 + 8) * 128 * 2 + 2 * 16 * 128 * 2);
+}
+
+TEST(CallBytes, InPlaceOnlyWhatIsRotatedIsRewritten) {
+  std::string keys = std::string(kLlama) + R"(, "rotary_dim": 32, "inputs": {"in_place": true})";
+  CallBytes bytes = bytes_of_case(keys);
+  EXPECT_EQ(bytes.rows_written, 4 * (32 + 8) * 32 * 2 + 4 * 16 * 128 * 2);
+  EXPECT_EQ(bytes.rows_read, 4 * 32 * 32 * 2 + 4 * (8 + 8) * 128 * 2);
+}
+
+TEST(CallBytes, KvOnlyRowsAndZeros) {
+  std::string keys =
+      std::string(kLlama) + R"(, "num_kv_rows": 6, "num_slots": 6, "outputs": {"zeros_out": true})";
+  CallBytes bytes = bytes_of_case(keys);
+  EXPECT_EQ(bytes.rows_read, 2 * 128 * (4 * 32 + 6 * 16));
+  EXPECT_EQ(bytes.rows_written, 2 * 128 * (4 * 32 + 6 * 8 + 4 * 32 + 6 * 16));
+}
+
+int64_t partial_sectors(const std::string& keys) {
+  CaseSpec spec = only_case(R"("kv_heads": 2, "head_dim": 64, "block_size": 16, )" + keys);
+  if (keys.find("layout") == std::string::npos) spec.layout = Layout::x_split;
+  return partial_value_sectors(spec, plan_rows(spec));
+}
+
+TEST(CallBytes, SectorsOfXSplitValuesThatAreWrittenInPart) {
+  EXPECT_EQ(partial_sectors(R"("num_tokens": 32)"), 0);  // two whole blocks of bf16: a sector a block
+  EXPECT_EQ(partial_sectors(R"("num_tokens": 33)"), 2 * 64);
+  EXPECT_EQ(partial_sectors(R"("slots": {"values": [0, 16, 17, 40, -1]}, "num_tokens": 5)"), 3 * 2 * 64);
+  EXPECT_EQ(partial_sectors(R"("num_tokens": 16, "dtype": "fp32", "slots": {"start": 4})"), 2 * 2 * 64);
+  EXPECT_EQ(partial_sectors(R"("num_tokens": 16, "dtype": "fp32", "slots": {"padding": [3, 4]})"), 2 * 64);
+  EXPECT_EQ(partial_sectors(R"("num_tokens": 1, "layout": "x_split_shuffle")"), 0);
+}
+
+constexpr int64_t kMega = 1'000'000, kPlenty = 100'000 * kMega;
+
+TEST(L2State, TagsSayIt) {
+  EXPECT_EQ(l2_states_of(only_case(R"("num_tokens": 1)")), std::vector<L2State>{L2State::warm});
+  EXPECT_EQ(l2_states_of(only_case(R"("tags": ["rotating", "decode", "warm"])")),
+            (std::vector<L2State>{L2State::warm, L2State::rotating}));
+}
+
+TEST(L2State, WarmIsOneSetAndFlushedOneACall) {
+  EXPECT_EQ(plan_calls(L2State::warm, kMega, kMega, kPlenty).sets, 1);
+  CallGroup flushed = plan_calls(L2State::flushed, kMega, kMega, kPlenty);
+  EXPECT_EQ(flushed.sets, 20);
+  EXPECT_EQ(flushed.calls, 20);
+  CallGroup short_of_memory = plan_calls(L2State::flushed, kMega, kMega, 3 * kMega);
+  EXPECT_EQ(short_of_memory.sets, 3);
+  EXPECT_EQ(short_of_memory.calls, 3);
+}
+
+TEST(L2State, RotatingSetsMoveMoreThan600Megabytes) {
+  for (int64_t moved : {2 * kMega, 7 * kMega, 109 * kMega, 440 * kMega, 2000 * kMega}) {
+    CallGroup group = plan_calls(L2State::rotating, moved, 2 * moved, kPlenty);
+    EXPECT_GT(group.sets * moved, 600 * kMega) << moved;
+    EXPECT_GE(group.sets, 2);
+    EXPECT_GE(group.calls, 20);
+    EXPECT_EQ(group.calls % group.sets, 0);
+  }
+}
+
+TEST(L2State, RotatingSetsFitTheMemory) {
+  EXPECT_EQ(plan_calls(L2State::rotating, kMega, 10 * kMega, 100 * kMega).sets, 10);
+  EXPECT_EQ(plan_calls(L2State::rotating, kMega, 10 * kMega, kMega).sets, 1);
+  EXPECT_EQ(plan_calls(L2State::rotating, 1000, 1000, kPlenty).sets, 512);
+  EXPECT_EQ(plan_calls(L2State::rotating, 0, 0, kPlenty).sets, 512);  // no rows
+}
+
+}  // namespace
+}  // namespace kvrope::regress

@@ -1,0 +1,33 @@
+// Compares two result documents, of run or of bench.
+#pragma once
+
+#include <cstdio>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runner/json_document.h"
+
+namespace kvrope::regress {
+
+struct Comparison {
+  std::string case_name;  // with the L2 state and the candidate where the case was measured
+  std::string word;  // FAST, SLOW, SAME, UNSURE, NEWLY FAILING, NEWLY PASSING, FAILING, SKIPPED, NEW or GONE
+  std::string detail;
+
+  bool is_regression() const { return word == "SLOW" || word == "NEWLY FAILING"; }
+};
+
+// In the order of the present document; cases that were merely run and passed in both are left out.
+std::vector<Comparison> compare_results(const Json& before, const Json& now, double threshold);
+
+// That the two were measured on different devices, so that their times say little; empty where not.
+std::string device_note(const Json& before, const Json& now);
+
+// A line for each, then one line of counts. Says whether any is a regression.
+bool print_comparisons(std::FILE* stream, const std::vector<Comparison>& comparisons);
+
+// Throws CommandError where the file is missing or is no result document.
+Json read_results(const std::string& path);
+
+}  // namespace kvrope::regress
