@@ -1,9 +1,9 @@
 // Rows that ask for one slot: the last of them gets it whole, as on the CPU, in calls of few rows
 // (launch_plan.h). Blocks of different rows store at the same time, so that a row has to know of later ones
-// before it stores. Threads that serve no row look for later rows while the others load and rotate theirs.
+// before it stores. The lanes of a warp, which have one token, look at the later rows together while the
+// angles are on their way.
 #pragma once
 
-#include "dependent_launch.cuh"
 #include "launch_plan.h"
 #include "row_indices.cuh"
 
@@ -47,26 +47,16 @@ __device__ __noinline__ bool goes_to_later_row(const BasicRopeCacheParams<Index>
   return false;
 }
 
-// What the threads behind the rows of a block of k or v do, the watchers, which answer is_superseded of the
-// others. The block holds one token. Returns whether this thread is one.
+// Whether a later row gets the slot of this one. All active lanes of a warp call this with one token.
 template <typename Params, typename Index>
-__device__ __forceinline__ bool watches_for_later_rows(const Params& p, const LaunchPlan& plan, Index token) {
-  const int watcher = static_cast<int>(threadIdx.z) - plan.first_watcher;
-  if (!plan.keeps_last_of_slot || watcher < 0) return false;
-  wait_for_earlier_kernels();
-  const PendingIndex<Index> pending(p.slot_mapping, token, has_slot(p, token));
-  const CheckedIndex<Index> slot = checked_slot(p, token, pending);
-  const int first = watcher * plan.threads_per_row + static_cast<int>(threadIdx.y);
-  const int count = (static_cast<int>(blockDim.z) - plan.first_watcher) * plan.threads_per_row;
-  __syncthreads_or(is_asked_for_later(p, token, slot, static_cast<Index>(first), static_cast<Index>(count)));
-  return true;
-}
-
-// Whether a later row gets the slot of this one. All threads of a block that serve a row call this.
-template <typename Index>
-__device__ __forceinline__ bool is_superseded(const BasicRopeCacheParams<Index>& p, const LaunchPlan& plan,
-                                              Index token, const CheckedIndex<Index>& slot) {
-  return plan.keeps_last_of_slot && __syncthreads_or(false) && goes_to_later_row(p, token, slot.value);
+__device__ __forceinline__ bool is_superseded(const Params& p, const LaunchPlan& plan, Index token,
+                                              const CheckedIndex<Index>& slot) {
+  if (!plan.keeps_last_of_slot || !slot.is_valid) return false;
+  const unsigned lane = ((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x) % 32;
+  const unsigned lanes = __activemask(), lanes_below = lanes & ((1u << lane) - 1);
+  const Index first = static_cast<Index>(__popc(lanes_below)), count = static_cast<Index>(__popc(lanes));
+  const bool is_asked_for = __any_sync(lanes, is_asked_for_later(p, token, slot, first, count));
+  return is_asked_for && goes_to_later_row<Index>(p, token, slot.value);
 }
 
 }  // namespace kvrope

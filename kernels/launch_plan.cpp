@@ -11,9 +11,9 @@ namespace {
 // matter of bandwidth: wide vectors, and from kManyRows on several rows a thread, with the rows of k and v
 // for all threads.
 constexpr int kMaxRowsOfThinThreads = 128, kThinBytesPerVector = 8, kThreadsOfThin = 256;
-constexpr int kMaxRowsToKeepLast = 256, kLaterRowsPerWatcher = 4;
+constexpr int kMaxRowsToKeepLast = 256;
 constexpr int kManyRows = 2048, kThreads = 128, kThreadsOfManySplit = 64;
-constexpr int kMaxRowsAtOnce = 32;       // half of the largest blockDim.z: watchers may be as many
+constexpr int kMaxRowsAtOnce = 64;       // blockDim.z
 constexpr int kMaxBlocksOfRows = 16000;  // grid.y has 65535, for q, k and v
 
 bool is_aligned(const void* data, int64_t bytes) {
@@ -86,13 +86,6 @@ void plan_rows(const RopeCacheParams& p, LaunchPlan& plan) {
   divide_rows(p.num_kv_heads, plan.rows_at_once * rows_per_thread, &plan.kv_blocks, &plan.rows_per_kv_block);
 }
 
-// Threads of a block of k and v that serve no row, or more of them: enough to look at all later rows at once.
-void plan_watchers(const RopeCacheParams& p, LaunchPlan& plan) {
-  const int lanes = ceil_div(static_cast<int>(p.num_kv_rows), kLaterRowsPerWatcher);
-  plan.num_watchers = std::min(ceil_div(lanes, plan.threads_per_row), kMaxRowsAtOnce);
-  plan.first_watcher = std::min(plan.rows_per_kv_block, plan.rows_at_once);
-}
-
 void plan_tiles(const RopeCacheParams& p, LaunchPlan& plan) {
   const int cache_size = size_of(p.cache_dtype), run = 16 / cache_size;
   plan.tile_tokens_log2 = p.num_kv_rows == 1 ? 0 : p.num_kv_rows <= kMaxRowsOfThinThreads ? 1 : 4;
@@ -126,7 +119,6 @@ LaunchPlan plan_launch(const RopeCacheParams& p) {
   plan.use_pdl = true;
   plan.keeps_last_of_slot = p.has_cache && p.num_kv_rows <= kMaxRowsToKeepLast && p.slot_mapping.size > 1;
   plan_rows(p, plan);
-  if (plan.keeps_last_of_slot) plan_watchers(p, plan);
   plan.values_are_tiled = p.has_cache && !p.value_cache.layout.has_contiguous_dims(2);
   if (plan.values_are_tiled) plan_tiles(p, plan);
   return plan;

@@ -20,7 +20,6 @@ struct LaunchPlan {
   int rows_at_once;      // blockDim.z: heads of a token that a block serves at the same time
   int q_blocks, rows_per_q_block;
   int kv_blocks, rows_per_kv_block;  // as many for k as for v
-  int first_watcher, num_watchers;   // rows of threads that serve no row of k and v (last_of_slot.cuh)
 
   // Where head dimensions of the value cache are not neighbours, tiles serve v (value_tile.cuh).
   bool values_are_tiled;
@@ -33,7 +32,6 @@ struct LaunchPlan {
   Divisor<uint32_t> row_threads;  // threads_per_row
 
   KVROPE_HOST_DEVICE int tile_tokens() const { return 1 << tile_tokens_log2; }
-  // Those that serve rows.
   KVROPE_HOST_DEVICE int num_threads() const { return tokens_per_block * threads_per_row * rows_at_once; }
 
   int grid_x(int64_t num_kv_rows) const {
@@ -41,9 +39,6 @@ struct LaunchPlan {
   }
   int grid_y(bool has_cache) const {
     return q_blocks + kv_blocks + (values_are_tiled ? tile_blocks : has_cache ? kv_blocks : 0);
-  }
-  int block_z() const {
-    return rows_at_once > first_watcher + num_watchers ? rows_at_once : first_watcher + num_watchers;
   }
 };
 

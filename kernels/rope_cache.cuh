@@ -123,7 +123,6 @@ __device__ __forceinline__ void query_rows(const Params& p, const RowWork<Index>
 template <typename T, typename CacheT, int kVec, bool kIsNeox, typename Params, typename Index>
 __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan,
                                          const RowWork<Index>& work) {
-  if (watches_for_later_rows(p, plan, work.token)) return;
   const bool is_rotated = is_token(p, work.token);
   const SliceDims dims = dims_of_slice<kVec>(p, kIsNeox, is_rotated, work.slice);
   if (work.token >= p.num_kv_rows || work.head >= work.end || !dims.has_lo) return;
@@ -137,7 +136,7 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
   if (is_rotated) position = checked_position(p, work.token, pos);
   const SliceRotation<kIsNeox, kVec, Params> rotation(p, dims, position);
   const CheckedIndex<Index> slot = checked_slot(p, work.token, pending_slot);
-  const bool is_cached = !is_superseded<Index>(p, plan, work.token, slot) && slot.is_valid;
+  const bool is_cached = slot.is_valid && !is_superseded(p, plan, work.token, slot);
   if (!position.is_valid || !slot.is_valid) {
     if (work.slice == 0 && work.head == 0) record_fault_of_row<Index>(p, work.token, position.is_valid);
     if (!position.is_valid) {
@@ -171,7 +170,6 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
 template <typename T, typename CacheT, int kVec, typename Params, typename Index>
 __device__ __forceinline__ void value_rows(const Params& p, const LaunchPlan& plan,
                                            const RowWork<Index>& work) {
-  if (watches_for_later_rows(p, plan, work.token)) return;
   const SliceDims dims = dims_of_value_slice<kVec>(p, work.slice);
   if (work.token >= p.num_kv_rows || work.head >= work.end || !dims.has_lo) return;
   const T* from = head_of<const T>(p.v, work.token, work.head);
@@ -182,7 +180,7 @@ __device__ __forceinline__ void value_rows(const Params& p, const LaunchPlan& pl
 
   const CheckedIndex<Index> slot = checked_slot(p, work.token, pending_slot);
   const bool has_position = !is_token(p, work.token) || checked_position(p, work.token, pos).is_valid;
-  if (is_superseded<Index>(p, plan, work.token, slot) || !slot.is_valid || !has_position) return;
+  if (!slot.is_valid || !has_position || is_superseded(p, plan, work.token, slot)) return;
   CacheT* cache = cache_row<CacheT>(p.value_cache, p.block_size, slot.value, work.head);
 #pragma unroll 1
   for (int head = work.head;;) {

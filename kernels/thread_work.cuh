@@ -34,10 +34,10 @@ struct RowWork {
 template <typename Index>
 __device__ __forceinline__ RowWork<Index> rows_of_thread(const LaunchPlan& plan, int block,
                                                          int rows_per_block, int num_heads) {
-  const int first = block * rows_per_block, row = static_cast<int>(threadIdx.z);
-  const int end = first + rows_per_block < num_heads ? first + rows_per_block : num_heads;
+  const int first = block * rows_per_block, end = first + rows_per_block;
   return {static_cast<Index>(blockIdx.x) * static_cast<Index>(plan.tokens_per_block) + threadIdx.x,
-          static_cast<int>(threadIdx.y), row < plan.rows_at_once ? first + row : end, end, plan.rows_at_once};
+          static_cast<int>(threadIdx.y), first + static_cast<int>(threadIdx.z),
+          end < num_heads ? end : num_heads, plan.rows_at_once};
 }
 
 }  // namespace kvrope

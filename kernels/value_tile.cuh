@@ -48,18 +48,13 @@ __device__ __forceinline__ ValueTile<Index> tile_of_block(const BasicRopeCachePa
 // warp for one row where the last of a slot is kept.
 template <typename Params, typename Index>
 __device__ __forceinline__ int64_t place_of_row(const Params& p, const LaunchPlan& plan, Index token,
-                                                int head, int thread) {
+                                                int head) {
   const PendingIndex<Index> pending_slot(p.slot_mapping, token, has_slot(p, token));
   const PendingIndex<Index> pos(p.pos, token, is_token(p, token));
   const CheckedIndex<Index> slot = checked_slot(p, token, pending_slot);
   const bool has_position = !is_token(p, token) || checked_position(p, token, pos).is_valid;
   if (!slot.is_valid || !has_position) return -1;
-  if (plan.keeps_last_of_slot) {
-    const unsigned lanes = __activemask(), lanes_below = (1u << (thread % 32)) - 1;
-    const Index first = __popc(lanes & lanes_below), count = __popc(lanes);
-    const bool is_asked_for = __any_sync(lanes, is_asked_for_later(p, token, slot, first, count));
-    if (is_asked_for && goes_to_later_row<Index>(p, token, slot.value)) return -1;
-  }
+  if (is_superseded(p, plan, token, slot)) return -1;
   const SlotInBlock<Index> at = locate(slot.value, p.block_size);
   return p.value_cache.layout.row_offset(at.block, at.offset, head);
 }
@@ -72,8 +67,7 @@ __device__ __forceinline__ void find_places(const Params& p, const LaunchPlan& p
 #pragma unroll 1
   for (int i = thread / lanes; i < plan.tile_tokens(); i += at_once) {
     const bool exists = i < tile.num_tokens;
-    places[i] =
-        exists ? place_of_row(p, plan, static_cast<Index>(tile.first_token + i), tile.head, thread) : -1;
+    places[i] = exists ? place_of_row(p, plan, static_cast<Index>(tile.first_token + i), tile.head) : -1;
   }
 }
 

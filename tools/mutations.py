@@ -52,13 +52,13 @@ MUTATIONS = [
     ),
     Mutation(
         "second vector of a pair one vector too near", "device", "kernels/slice_dims.cuh",
-        "return {lo, lo + head.rotary_dim / 2, true, true};",
-        "return {lo, lo + head.rotary_dim / 2 - (i > 0 ? kVec : 0), true, true};",
+        "return {lo, lo + static_cast<int>(static_cast<unsigned>(head.rotary_dim) / 2), true",
+        "return {lo, lo + static_cast<int>(static_cast<unsigned>(head.rotary_dim) / 2) - (i > 0 ? kVec : 0), true",
     ),
     Mutation(
         "last partial vector dropped", "device", "kernels/slice_dims.cuh",
-        "return static_cast<int>(rotated + (passing + 1) / 2);",
-        "return static_cast<int>(rotated + passing / 2);",
+        "const int half = (passing + 1) / 2;",
+        "const int half = passing / 2;",
     ),
     Mutation(
         "dims behind the rotated ones taken for those before", "device", "kernels/slice_dims.cuh",
@@ -82,9 +82,9 @@ MUTATIONS = [
         "  if (!p.has_swa || p.cache_dtype == DType::fp8_e4m3)\n",
     ),
     Mutation(
-        "window table skipped for fp8", "device", "kernels/slots.cuh",
-        "  if (p.has_swa) {\n",
-        "  if (p.has_swa && p.cache_dtype != DType::fp8_e4m3) {\n",
+        "window table skipped for fp8", "device", "kernels/row_indices.cuh",
+        "if (has_window(p)) return",
+        "if (has_window(p) && p.cache_dtype != DType::fp8_e4m3) return",
     ),
     Mutation(
         "negative slot not tested behind the window", "cpu", "kernels/slots.cuh",
@@ -95,6 +95,21 @@ MUTATIONS = [
         "slot modulo by the wrong size", "both", "kernels/slots.cuh",
         "return {block, slot - block * block_size.divisor};",
         "return {block, slot % (block_size.divisor > 1 ? block_size.divisor - 1 : 1)};",
+    ),
+    Mutation(
+        "position of the neighbour in plain calls", "device", "kernels/row_indices.cuh",
+        "return {pos.is_below(p.cos_sin.num_rows), pos.value()};",
+        "return {pos.is_below(p.cos_sin.num_rows), pos.value() ^ 1};",
+    ),
+    Mutation(
+        "first of two rows with one slot kept", "device", "kernels/last_of_slot.cuh",
+        "return is_asked_for &&",
+        "return false && is_asked_for &&",
+    ),
+    Mutation(
+        "run of slots stored where it is not aligned", "device", "kernels/value_tile.cuh",
+        "if (is_run && group.places[0] % group.num_tokens() == 0) {",
+        "if (is_run) {",
     ),
     Mutation(
         "offset in the block not split for shuffled V", "both", "kernels/cache_layout.h",
@@ -108,7 +123,7 @@ MUTATIONS = [
         "token * rows.head_stride + head * rows.head_stride;",
     ),
     Mutation(
-        "head stride for token stride", "device", "kernels/rope_cache.cuh",
+        "head stride for token stride", "device", "kernels/head_slice.cuh",
         "product(token, rows.token_stride) +",
         "product(token, rows.head_stride) +",
     ),
@@ -118,9 +133,9 @@ MUTATIONS = [
         "rotate_head(p, angles, head);",
     ),
     Mutation(
-        "KV-only rows taken for padding", "device", "kernels/rope_cache.cuh",
-        "const int64_t slot = p.has_cache ? cache_slot(p, token) : -1;",
-        "const int64_t slot = p.has_cache && is_rotated ? cache_slot(p, token) : -1;",
+        "KV-only rows taken for padding", "device", "kernels/plain_call.cuh",
+        "(p.has_cache && row < p.slot_mapping.size);",
+        "(p.has_cache && row < p.slot_mapping.size && row < p.num_tokens);",
     ),
     Mutation(
         "V rotated too", "cpu", "cache_ops/cpu_rows.cpp",
@@ -136,8 +151,8 @@ MUTATIONS = [
     ),
     Mutation(
         "scale of V for K", "device", "kernels/rope_cache.cuh",
-        "to_cache_type<CacheT>(p.k_scale, head,",
-        "to_cache_type<CacheT>(p.v_scale, head,",
+        "scale_of_head<T, CacheT>(p, p.k_scale, head)",
+        "scale_of_head<T, CacheT>(p, p.v_scale, head)",
     ),
     Mutation(
         "scale instead of its reciprocal", "both", "kernels/quantize.cuh",

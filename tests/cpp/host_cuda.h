@@ -60,10 +60,9 @@ class HostBlock {
  public:
   void run(const std::function<void()>& kernel) {
     std::vector<bool> has_returned(blockDim.x * blockDim.y * blockDim.z, false);
-    predicates_.clear();
-    for (bool all_returned = false; !all_returned; predicates_.push_back(next_predicate_)) {
+    bool all_returned = false;
+    for (num_open_ = 0; !all_returned; ++num_open_) {
       all_returned = true;
-      next_predicate_ = false;
       size_t thread = 0;
       for (threadIdx.z = 0; threadIdx.z < blockDim.z; ++threadIdx.z) {
         for (threadIdx.y = 0; threadIdx.y < blockDim.y; ++threadIdx.y) {
@@ -76,10 +75,8 @@ class HostBlock {
     }
   }
 
-  bool wait(bool predicate) {
-    if (num_passed_ < predicates_.size()) return predicates_[num_passed_++];
-    next_predicate_ = next_predicate_ || predicate;
-    throw IsWaiting();
+  void wait() {
+    if (num_passed_++ == num_open_) throw IsWaiting();
   }
 
  private:
@@ -95,19 +92,14 @@ class HostBlock {
     }
   }
 
-  std::vector<bool> predicates_;  // of the barriers that all have come to
-  bool next_predicate_ = false;
-  size_t num_passed_ = 0;
+  int num_open_ = 0;    // barriers that all threads have come to
+  int num_passed_ = 0;  // of the thread that runs
 };
 inline thread_local HostBlock host_block;
 
 inline void __syncthreads() {
-  host_block.wait(false);
+  host_block.wait();
 }
-inline int __syncthreads_or(int predicate) {
-  return host_block.wait(predicate != 0);
-}
-
 inline void* dynamic_shared_memory() {
   alignas(16) static thread_local char memory[48 * 1024];
   return memory;

@@ -22,7 +22,7 @@ void run_blocks(const Params& p, const LaunchPlan& plan, const RopeCacheParams& 
   gridDim = {static_cast<unsigned>(plan.grid_x(params.num_kv_rows)),
              static_cast<unsigned>(plan.grid_y(params.has_cache)), 1};
   blockDim = {static_cast<unsigned>(plan.tokens_per_block), static_cast<unsigned>(plan.threads_per_row),
-              static_cast<unsigned>(plan.block_z())};
+              static_cast<unsigned>(plan.rows_at_once)};
   for (blockIdx.y = 0; blockIdx.y < gridDim.y; ++blockIdx.y) {
     for (unsigned x = gridDim.x;
          x-- > 0;) {  // backwards: of rows with one slot the last must not win by its turn

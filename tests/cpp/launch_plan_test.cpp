@@ -317,9 +317,10 @@ void expect_valid_grid(const RopeCacheParams& p) {
   ASSERT_GE(plan.kv_blocks * plan.rows_per_kv_block, p.num_kv_heads);
   ASSERT_LE(plan.grid_y(p.has_cache), kMaxGridY);
   ASSERT_GE(plan.rows_at_once, 1);
-  ASSERT_LE(plan.block_z(), kMaxBlockZ);
-  ASSERT_LE(plan.tokens_per_block * plan.threads_per_row * plan.block_z(), kMaxThreadsPerBlock);
-  ASSERT_TRUE(!plan.keeps_last_of_slot || plan.tokens_per_block == 1) << "watchers look at one token";
+  ASSERT_LE(plan.rows_at_once, kMaxBlockZ);
+  ASSERT_LE(plan.tokens_per_block * plan.threads_per_row * plan.rows_at_once, kMaxThreadsPerBlock);
+  ASSERT_TRUE(!plan.keeps_last_of_slot || plan.tokens_per_block == 1)
+      << "the lanes of a warp look for later rows of one token";
   ASSERT_GE(plan.threads_per_row, width == 8   ? most_slices_of_a_row<8>(p)
                                   : width == 4 ? most_slices_of_a_row<4>(p)
                                   : width == 2 ? most_slices_of_a_row<2>(p)

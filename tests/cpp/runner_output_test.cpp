@@ -29,7 +29,13 @@ class Folder {
   Folder() : path_(fs::temp_directory_path() / ("kvrope_" + std::to_string(getpid()))) {
     fs::create_directory(path_);
   }
-  ~Folder() { fs::remove_all(path_); }
+  // Not remove_all: torch's libraries export one of their own, which may be linked in its stead and crashes.
+  ~Folder() {
+    std::vector<fs::path> inside;
+    for (const auto& entry : fs::recursive_directory_iterator(path_)) inside.push_back(entry.path());
+    for (size_t i = inside.size(); i-- > 0;) fs::remove(inside[i]);
+    fs::remove(path_);
+  }
   const fs::path& path() const { return path_; }
 
  private:
