@@ -1,6 +1,7 @@
 #include "runner/interrupt.h"
 
 #include <signal.h>
+#include <time.h>
 
 #include <initializer_list>
 
@@ -8,22 +9,34 @@ namespace kvrope::regress {
 namespace {
 
 volatile sig_atomic_t received = 0;
+volatile time_t received_at = 0;
 
-void handle(int handler_flags, void (*handler)(int)) {
+void use_handler(void (*handler)(int)) {
   struct sigaction action {};
   action.sa_handler = handler;
-  action.sa_flags = handler_flags;
+  action.sa_flags = SA_RESTART;
   for (int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
+}
+
+// Programs such as timeout send a signal to the process and to its group: twice in a moment is once.
+void receive(int signal) {
+  if (received == 0) {
+    received = signal;
+    received_at = time(nullptr);
+  } else if (time(nullptr) - received_at > 1) {
+    use_handler(SIG_DFL);
+    raise(signal);
+  }
 }
 
 }  // namespace
 
 Interrupt::Interrupt() {
-  handle(static_cast<int>(SA_RESETHAND | SA_RESTART), [](int signal) { received = signal; });
+  use_handler(receive);
 }
 
 Interrupt::~Interrupt() {
-  handle(0, SIG_DFL);
+  use_handler(SIG_DFL);
 }
 
 bool Interrupt::has_come() {

@@ -1,5 +1,5 @@
 // Ctrl-C and the request to terminate, so that a run can end with what it has. The first one is noted; a
-// second ends the process at once.
+// second, more than a second later, ends the process at once.
 #pragma once
 
 namespace kvrope::regress {

@@ -20,7 +20,7 @@ constexpr const char* kExitCodes =
     "no case "
     "that ran; 3 the asked-for device is missing; 130 and 143 interrupted (Ctrl-C, SIGTERM), with the "
     "results so far; "
-    "a second signal ends it at once.";
+    "a second signal, some seconds later, ends it at once.";
 
 int fail(const char* message, int exit_code) {
   std::fprintf(stderr, "kvrope-regress: %s\n", printable(message).c_str());
