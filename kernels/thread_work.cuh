@@ -4,9 +4,8 @@
 //   grid.x    tokens, tokens_per_block at a time
 //   thread    x = token of the block, y = slice of a row, z = row
 //
-//                    z = 0              1              2      ...          16 lanes a row of 128 bf16 in 8
-//                    bytes
-//   block of q     [ head 0          ][ head 1       ][ head 2       ]
+//                    z = 0              1              2      ...
+//   block of q     [ head 0          ][ head 1       ][ head 2       ]    128 bf16 a head, 8 bytes a vector
 //                    y = 0 1 2 ... 15   0 1 2 ... 15   0 1 2 ... 15
 //
 // A thread serves one slice of rows z, z + rows_at_once, ... of its block: what depends on the token alone
@@ -29,8 +28,7 @@ struct RowWork {
   int head, end, step;  // heads head, head + step, ... below end
 };
 
-// `block` counts from the first that serves these rows. Threads behind rows_at_once serve none
-// (last_of_slot.cuh).
+// `block` counts from the first that serves these rows.
 template <typename Index>
 __device__ __forceinline__ RowWork<Index> rows_of_thread(const LaunchPlan& plan, int block,
                                                          int rows_per_block, int num_heads) {
