@@ -1,7 +1,7 @@
 // Rows that ask for one slot: the last of them gets it whole, as on the CPU, in calls of few rows
-// (launch_plan.h). Blocks of different rows store at the same time, so that a row has to know of later ones
-// before it stores. The lanes of a warp, which have one token, look at the later rows together while the
-// angles are on their way.
+// (kMaxRowsToKeepLast, launch_plan.cpp). Blocks of different rows store at the same time, so that a row has
+// to know of later ones before it stores. The lanes of a warp, which have one token, look at the later rows
+// together while the angles are on their way.
 #pragma once
 
 #include "launch_plan.h"

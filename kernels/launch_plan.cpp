@@ -8,8 +8,7 @@ namespace kvrope {
 namespace {
 
 // Measured on an H200. Few rows are a matter of latency: many thin threads, one row each. Many rows are a
-// matter of bandwidth: wide vectors, and from kManyRows on several rows a thread, with the rows of k and v
-// for all threads.
+// matter of bandwidth: wide vectors, two rows a thread, and four from kManyRows on.
 constexpr int kMaxRowsOfThinThreads = 128, kThinBytesPerVector = 8, kThreadsOfThin = 256;
 constexpr int kMaxRowsToKeepLast = 256;
 constexpr int kManyRows = 2048, kThreads = 128, kThreadsOfManySplit = 64;
@@ -61,9 +60,9 @@ int ceil_div(int a, int b) {
   return (a + b - 1) / b;
 }
 
-// Rows of k and v, and of q, in blocks of at least rows_at_once * rows_per_thread.
-void divide_rows(int heads, int rows_at_least, int* blocks, int* rows_per_block) {
-  const int rows = std::max(rows_at_least, ceil_div(heads, kMaxBlocksOfRows));
+// Heads in blocks of about as many rows as are given, each as many as the others.
+void divide_rows(int heads, int rows_wanted, int* blocks, int* rows_per_block) {
+  const int rows = std::max(rows_wanted, ceil_div(heads, kMaxBlocksOfRows));
   *blocks = ceil_div(heads, rows);
   *rows_per_block = ceil_div(heads, *blocks);
 }

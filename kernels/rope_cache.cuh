@@ -87,8 +87,8 @@ __device__ __forceinline__ SliceDims dims_of_value_slice(const Params& p, int sl
   return slice_dims<kVec>({p.v_head_size, 0, 0}, true, slice);
 }
 
-// In each of these all loads that depend on no other stand first: the elements of the first row and the
-// scheduler's numbers. The next row is loaded as soon as its registers are free.
+// In each of these the elements of the first row and the scheduler's numbers are loaded first, before
+// anything waits for one of them. The next row is loaded as soon as its registers are free.
 
 template <typename T, int kVec, bool kIsNeox, typename Params, typename Index>
 __device__ __forceinline__ void query_rows(const Params& p, const RowWork<Index>& work) {

@@ -9,7 +9,7 @@ namespace kvrope {
 
 // Launches on the current device. Takes params as checked: sizes and strides are trusted, the values of slots
 // and positions are not. No synchronisation, no allocation. use_pdl asks for programmatic dependent launch,
-// which is granted on compute capability 9.0 and newer where it helps.
+// which is granted on compute capability 9.0 and newer.
 cudaError_t launch_rope_cache(const RopeCacheParams& params, cudaStream_t stream, bool use_pdl = true);
 
 // The current device's fault record, one per device for the life of the process; all zero means no fault.

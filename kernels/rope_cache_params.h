@@ -70,9 +70,9 @@ struct BasicRopeCacheParams {
   BasicIndexArray<Index> slot_mapping;  // (T_slot,), T_slot <= Tk
   Index num_slots;                      // blocks * block size of both caches
   Divisor<Index> block_size;
-  BasicHeadRows<Index> v;  // (Tk, KH, Dv)
-  BasicPagedCache<Index> value_cache;
-  BasicHeadRows<Index> k, k_out;  // (Tk, KH, D)
+  BasicHeadRows<Index> v;              // (Tk, KH, Dv)
+  BasicPagedCache<Index> value_cache;  // its layout does not split the head dimension
+  BasicHeadRows<Index> k, k_out;       // (Tk, KH, D)
   BasicPagedCache<Index> key_cache;
   ScaleArray k_scale, v_scale;              // () or (KH,)
   BasicIndexArray<Index> offs;              // (T,)

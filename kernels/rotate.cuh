@@ -1,5 +1,6 @@
-// The rotation, written once: which two elements of a head make a pair, which table columns hold their angle,
-// and the arithmetic of one pair. The CPU kernel, every vector width and both styles go through here.
+// The arithmetic of one pair, which the CPU kernel, every vector width and both styles go through; and for
+// the CPU kernel, element by element, which two elements make a pair and which table columns hold their
+// angle. Device code says that of whole slices (slice_dims.cuh, rotate_slice.cuh).
 #pragma once
 
 #include <cmath>

@@ -13,8 +13,9 @@
 // latency and give each thread one row.
 //
 // All blocks of the first rows come before all blocks of the next, so that at any time the device reads and
-// writes a few long streams. Keys of the split layouts are 16 bytes a slot: there the lanes of two tokens lie
-// next to each other, which fill whole sectors where their slots are neighbours.
+// writes a few long streams. Where keys are split, 16 bytes a slot as a rule, lanes of two tokens lie next to
+// each other and fill whole sectors if their slots are neighbours; elsewhere a block has two tokens if it has
+// threads for more rows than k and v have.
 #pragma once
 
 #include "launch_plan.h"

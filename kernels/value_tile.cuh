@@ -1,5 +1,6 @@
-// v for caches in which the head dimensions of a row lie apart (x-split and shuffled values). A block takes
-// one head of a tile of neighbouring tokens, transposes it in shared memory and stores along slots:
+// v for caches in which the head dimensions of a row lie apart: x-split and shuffled values, and any other
+// whose last stride is not 1. They never split the head dimension. A block takes one head of a tile of
+// neighbouring tokens, transposes it in shared memory and stores along slots:
 //
 //   rows of v      token 0: d0 d1 d2 ...       shared memory      value cache     d0: s0 s1 s2 ...
 //                  token 1: d0 d1 d2 ...   ->  [token][dim]   ->                  d1: s0 s1 s2 ...

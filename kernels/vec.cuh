@@ -67,11 +67,6 @@ __device__ __forceinline__ Vec<T, N> load_vec(const T* from) {
   return *reinterpret_cast<const Vec<T, N>*>(from);
 }
 
-template <typename T, int N>
-__device__ __forceinline__ void store_vec(T* to, const Vec<T, N>& x) {
-  *reinterpret_cast<Vec<T, N>*>(to) = x;
-}
-
 // Rows are read once and written once: streaming accesses leave the cache to the table.
 template <int N, typename T>
 __device__ __forceinline__ Vec<T, N> load_vec_once(const T* from) {

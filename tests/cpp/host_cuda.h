@@ -10,7 +10,7 @@
 #if __has_include(<vector_types.h>)
 #include <vector_types.h>
 #else
-struct uint2 {
+struct alignas(8) uint2 {
   unsigned x, y;
 };
 struct alignas(16) uint4 {

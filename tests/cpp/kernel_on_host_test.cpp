@@ -77,6 +77,8 @@ struct Shape {
   bool is_neox, is_full_width;
   bool is_plain;  // asks for nothing beyond the usual
   bool has_runs;  // slots follow each other
+  bool in_place;
+  int64_t x;
 };
 
 // Slots in random order or in runs that break off, padding, a window table, offsets, two rows with one slot;
@@ -92,7 +94,7 @@ FusedArguments make_call(const Shape& s) {
   const auto cache = [&](at::IntArrayRef shape) {
     return at::zeros(shape, at::TensorOptions().dtype(cache_type));
   };
-  const int64_t x = s.head_size % 8 == 0 ? 8 : 2, nb = num_blocks, bs = s.block_size;
+  const int64_t x = s.x, nb = num_blocks, bs = s.block_size;
   args.flash_layout = s.kind == CacheKind::flash;
   args.key_cache = args.flash_layout ? cache({nb, bs, s.kv_heads, s.head_size})
                                      : cache({nb, s.kv_heads, s.head_size / x, bs, x});
@@ -125,20 +127,24 @@ FusedArguments make_call(const Shape& s) {
   return args;
 }
 
-FusedArguments with_own_outputs(const FusedArguments& args, bool has_zeros) {
+FusedArguments with_own_outputs(const FusedArguments& args, const Shape& s) {
   FusedArguments own = args;
   own.key_cache = args.key_cache.clone();
   own.value_cache = args.value_cache.clone();
-  own.q_out = at::full(args.q.sizes(), -1.0, args.q.options());
-  own.k_out = at::full(args.k.sizes(), -1.0, args.k.options());
-  if (has_zeros) own.zeros_out = at::full(args.q.sizes(), -1.0, args.q.options());
+  if (s.in_place) {
+    own.q_out = own.q = args.q.clone();
+    own.k_out = own.k = args.k.clone();
+  } else {
+    own.q_out = at::full(args.q.sizes(), -1.0, args.q.options());
+    own.k_out = at::full(args.k.sizes(), -1.0, args.k.options());
+  }
+  if (!s.is_plain) own.zeros_out = at::full(args.q.sizes(), -1.0, args.q.options());
   return own;
 }
 
 void expect_same_as_cpu_kernel(const Shape& shape, int& num_plain) {
   const FusedArguments args = make_call(shape);
-  const FusedArguments cpu = with_own_outputs(args, !shape.is_plain),
-                       host = with_own_outputs(args, !shape.is_plain);
+  const FusedArguments cpu = with_own_outputs(args, shape), host = with_own_outputs(args, shape);
   num_plain += plan_launch(make_params(host)).is_plain;
   run_on_cpu("test", make_params(cpu));
   run_on_host(make_params(host));
@@ -158,15 +164,20 @@ TEST(KernelOnHost, GivesTheBitsOfTheCpuKernel) {
     Shape s{};
     s.is_plain = one_of({0, 1}) != 0;
     s.has_runs = one_of({0, 1}) != 0;
-    s.num_tokens = one_of({1, 2, 9, 40, 129, 256, 257, 300});
+    s.num_tokens = one_of({1, 2, 9, 40, 129, 256, 257, 300, i % 20 == 0 ? 2049 : 5});
     s.kv_only = s.is_plain ? 0 : one_of({0, 1, 3});
+    if (s.kv_only == 3) s.num_tokens = one_of({s.num_tokens, 0});
     s.kv_heads = one_of({1, 2, 3});
     s.q_heads = s.kv_heads * one_of({1, 4, 7});
-    s.head_size = one_of({16, 48, 64, 46, 128});
+    s.head_size = one_of({16, 20, 48, 64, 46, 128, 256});
+    s.in_place = one_of({0, 1}) != 0;
     s.v_head_size = s.is_plain ? s.head_size : one_of({s.head_size, 24, 33});
     s.rotary_dim = s.is_plain ? s.head_size : one_of({s.head_size, s.head_size / 2 / 2 * 2, 2});
     s.offset = one_of({0, s.head_size - s.rotary_dim, (s.head_size - s.rotary_dim) / 2});
-    s.block_size = one_of({8, 16, 24});
+    s.block_size = one_of({16, 32, 48});
+    do {
+      s.x = one_of({2, 4, 8, 16});
+    } while (s.head_size % s.x != 0);
     s.dtype = one_of({0, 1}) != 0 ? at::kBFloat16 : at::kFloat;
     s.is_fp8 = one_of({0, 1}) != 0;
     s.kind = static_cast<CacheKind>(one_of({0, 1, 2}));

@@ -279,6 +279,7 @@ TEST(WidestVector, NeverBreaksAVector) {
       expect_row_vectors(p.v, p.v_head_size, width, p.dtype);
       expect_table_vectors(p, width);
     }
+    ASSERT_TRUE(p.key_cache.layout.has_contiguous_dims(width));
     for (const auto& [cache, size] :
          {std::pair(p.key_cache, p.head_size), std::pair(p.value_cache, p.v_head_size)}) {
       if (cache.layout.has_contiguous_dims(width)) expect_cache_vectors(cache, size, width, p.cache_dtype);
@@ -336,20 +337,22 @@ void expect_valid_grid(const RopeCacheParams& p) {
 }
 
 TEST(PlanLaunch, GridIsWithinLimitsForEveryShape) {
-  for (const int64_t num_tokens : {int64_t{1}, int64_t{65536}, kMaxGridX}) {
+  for (const int64_t num_tokens : {int64_t{1}, int64_t{2}, int64_t{128}, int64_t{129}, int64_t{256},
+                                   int64_t{257}, int64_t{2048}, int64_t{65536}, kMaxGridX}) {
     for (const int kv_heads : {1, 3, 8, 128, 32767}) {
       for (const int group : {1, 2, 7, 16, 71}) {
         if (kv_heads * group > 65535) continue;
-        for (int head_size = 2; head_size <= 512; head_size += 2) {
-          for (int variant = 0; variant < 8; ++variant) {
+        for (const int head_size : {2, 4, 16, 46, 64, 80, 96, 128, 192, 250, 256, 384, 510, 512}) {
+          for (int variant = 0; variant < 16; ++variant) {
             RopeCacheParams p = wide_params();
-            p.num_tokens = p.num_kv_rows = num_tokens;
+            p.num_tokens = p.num_kv_rows = p.slot_mapping.size = num_tokens;
             p.num_kv_heads = kv_heads;
             p.num_q_heads = kv_heads * group;
             p.head_size = p.v_head_size = p.rotary_dim = head_size;
             p.has_cache = variant % 2 == 0;
             if (variant & 2) use_split_value_cache(p);
             if (variant & 4) p.q.data = at_address(2);  // single elements: the most threads a row
+            if (variant & 8) use_split_key_cache(p, 8);
             expect_valid_grid(p);
             if (HasFatalFailure()) {
               FAIL() << "T " << num_tokens << " QH " << p.num_q_heads << " KH " << kv_heads << " D "
