@@ -30,7 +30,9 @@ at::ScalarType scalar_type(NumberFormat format) {
 
 void upload(Buffer& buffer, c10::Device device) {
   at::Tensor host = at::empty({static_cast<int64_t>(buffer.before.size())}, at::kByte);
-  std::memcpy(host.mutable_data_ptr(), buffer.before.data(), buffer.before.size());
+  if (!buffer.before.empty()) {
+    std::memcpy(host.mutable_data_ptr(), buffer.before.data(), buffer.before.size());
+  }
   buffer.bytes = host.to(device);
 }
 

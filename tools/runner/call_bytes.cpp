@@ -34,8 +34,10 @@ CachedRows count_cached(const CaseSpec& spec, const RowPlan& plan) {
 }
 
 int64_t table_rows_touched(const RowPlan& plan) {
-  std::set<int64_t> rows;
-  for (size_t i = 0; i < plan.pos.size(); ++i) rows.insert(plan.pos[i] + (plan.offs ? (*plan.offs)[i] : 0));
+  std::set<uint64_t> rows;  // a sum that does not fit wraps: it is in no table anyway
+  for (size_t i = 0; i < plan.pos.size(); ++i) {
+    rows.insert(static_cast<uint64_t>(plan.pos[i]) + static_cast<uint64_t>(plan.offs ? (*plan.offs)[i] : 0));
+  }
   return static_cast<int64_t>(rows.size());
 }
 

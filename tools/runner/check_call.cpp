@@ -14,7 +14,7 @@ using WantAt = std::function<Want(int64_t row, int64_t head, int64_t dim)>;
 std::vector<uint8_t> download(const at::Tensor& bytes) {
   at::Tensor host = bytes.cpu().contiguous();
   std::vector<uint8_t> copy(static_cast<size_t>(host.nbytes()));
-  std::memcpy(copy.data(), host.const_data_ptr(), copy.size());
+  if (!copy.empty()) std::memcpy(copy.data(), host.const_data_ptr(), copy.size());
   return copy;
 }
 

@@ -163,7 +163,7 @@ int64_t blocks_needed(const CaseSpec& spec, const std::vector<LogicalRow>& rows)
   constexpr int64_t kMostBlocksUntold = 1 << 12;
   int64_t largest = -1;
   for (int64_t slot : *spec.slots.values) largest = std::max(largest, slot);
-  return std::min(largest / spec.block_size + 1, kMostBlocksUntold);
+  return std::min(largest / spec.block_size, kMostBlocksUntold - 1) + 1;
 }
 
 [[noreturn]] void too_few_blocks(const CaseSpec& spec, int64_t needed, int64_t got) {
