@@ -72,26 +72,26 @@ sanitize_program() {  # TOOL PROGRAM ARGS...
 }
 
 stage_bench() {
-  local options status=0 out=${KVROPE_BENCH_OUT:-$build/bench}
-  mkdir -p "$out" || return
+  local options status=0 folder=${KVROPE_BENCH_OUT:-$build/bench}
+  mkdir -p "$folder" || return
   mapfile -d '' options < <(xargs -r printf '%s\0' <<<"${KVROPE_BENCH_ARGS-}")
-  "$build/kvrope-regress" bench tests/shapes/bench.json --device cuda --pdl both --json "$out/bench.json" || status=1
+  "$build/kvrope-regress" bench tests/shapes/bench.json --device cuda --pdl both --json "$folder/bench.json" || status=1
   # Not the variants: torch.compile takes seconds a case.
   python3 tools/bench_peers.py tests/shapes/bench.json --device cuda --tag decode,prefill,scattered \
-    --floors "$build/tools/bench/libkvrope_floors.so" --json "$out/peers.json" "${options[@]}" || status=1
-  "$build/kvrope-regress" run tests/shapes/quick.json --device cuda --json "$out/run.json" >/dev/null || status=1
-  python3 tools/plot.py "$out/peers.json" "$out/run.json" --out "$out" || status=1
+    --floors "$build/tools/bench/libkvrope_floors.so" --json "$folder/peers.json" "${options[@]}" || status=1
+  "$build/kvrope-regress" run tests/shapes/quick.json --device cuda --json "$folder/run.json" >/dev/null || status=1
+  python3 tools/plot.py "$folder/peers.json" "$folder/run.json" --out "$folder" || status=1
   return $status
 }
 
 stage_verdicts() {
-  local i out wrong=0 repeats=${KVROPE_VERDICT_REPEATS:-20}
+  local i baseline wrong=0 repeats=${KVROPE_VERDICT_REPEATS:-20}
   local command=("$build/kvrope-regress" bench tests/shapes/bench.json --device cuda --filter 'flash-bf16/prefill/num_tokens=[14]0[29][46]')
-  out=$build/verdicts.json
-  "${command[@]}" --json "$out" >/dev/null || return
+  baseline=$build/verdicts.json
+  "${command[@]}" --json "$baseline" >/dev/null || return
   for ((i = 0; i < repeats; ++i)); do
-    "${command[@]}" --baseline "$out" --plant-slowdown 0.1 | grep -E '^(FAST|SAME|UNSURE) ' && wrong=1
-    "${command[@]}" --baseline "$out" | grep -E '^(FAST|SLOW) ' && wrong=1
+    "${command[@]}" --baseline "$baseline" --plant-slowdown 0.1 | grep -E '^(FAST|SAME|UNSURE) ' && wrong=1
+    "${command[@]}" --baseline "$baseline" | grep -E '^(FAST|SLOW) ' && wrong=1
   done
   say "verdicts: $repeats planted and $repeats unchanged runs, $( ((wrong)) && echo "WRONG ones are above" || echo "all right")"
   return $wrong

@@ -165,14 +165,19 @@ Pattern q_out_that_is_no_view(FuzzDraft& draft, Draw&) {
 
 // --- Values
 
-Pattern slot_out_of_range(FuzzDraft& draft, Draw& draw) {
-  if (draft.tokens == 0) return std::nullopt;
+// Plain rows in a cache just large enough for them; returns its slots.
+int64_t cache_in_few_blocks(FuzzDraft& draft) {
   cache_all_rows_plainly(draft);
   erase(draft, "positions");
   int64_t blocks = draft.tokens / draft.block_size + 1;
   draft.pin("/num_blocks", blocks);
   draft.pin("/block_size", draft.block_size);
-  int64_t capacity = blocks * draft.block_size;
+  return blocks * draft.block_size;
+}
+
+Pattern slot_out_of_range(FuzzDraft& draft, Draw& draw) {
+  if (draft.tokens == 0) return std::nullopt;
+  int64_t capacity = cache_in_few_blocks(draft);
   if (draw.chance(0.2)) {
     draft.pin("/slots/start", capacity - draw.between(0, draft.tokens - 1));
     return value_of("slot_mapping");
@@ -186,18 +191,14 @@ Pattern slot_out_of_range(FuzzDraft& draft, Draw& draw) {
 
 Pattern window_out_of_range(FuzzDraft& draft, Draw& draw) {
   if (draft.tokens == 0) return std::nullopt;
-  cache_all_rows_plainly(draft);
-  erase(draft, "positions");
-  int64_t blocks = draft.tokens / draft.block_size + 1;
-  draft.pin("/num_blocks", blocks);
-  draft.pin("/block_size", draft.block_size);
+  int64_t capacity = cache_in_few_blocks(draft);
   std::vector<int64_t> slots = counted(draft.tokens), table = counted(draft.tokens);
   auto row = static_cast<size_t>(draw.between(0, draft.tokens - 1));
   bool is_beyond_table = draw.chance(0.5);
   if (is_beyond_table) {
     slots[row] = draft.tokens + draw.between(0, 2);
   } else {
-    table[row] = blocks * draft.block_size + draw.between(0, 2);
+    table[row] = capacity + draw.between(0, 2);
   }
   draft.pin("/slots/values", slots);
   draft.pin("/slots/swa/values", table);
