@@ -29,6 +29,8 @@ class CacheScale {
 
   __device__ __forceinline__ bool is_given() const { return is_given_; }
 
+  __device__ __forceinline__ float apply(float x) const { return scale_.apply(x); }
+
   template <int kVec>
   __device__ __forceinline__ void apply(SliceValues<kVec>& x) const {
     if (!scale_.divide) {
@@ -73,6 +75,13 @@ __device__ __forceinline__ HeadSlice<CacheT, kVec> to_cache_type(const CacheScal
   }
   if constexpr (std::is_same_v<T, CacheT>) return x;
   return narrow<CacheT>(values);
+}
+
+template <typename CacheT, typename T>
+__device__ __forceinline__ CacheT to_cache_type(const CacheScale& scale, T x) {
+  if (scale.is_given()) return from_float<CacheT>(scale.apply(to_float(x)));
+  if constexpr (std::is_same_v<T, CacheT>) return x;
+  return from_float<CacheT>(to_float(x));
 }
 
 // Head dimensions of a vector are neighbours in memory.

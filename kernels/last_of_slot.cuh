@@ -1,39 +1,39 @@
 // Rows that ask for one slot: the last of them gets it whole, as on the CPU, in calls of few rows
-// (kMaxRowsToKeepLast, launch_plan.cpp). Blocks of different rows store at the same time, so that a row has
-// to know of later ones before it stores. The lanes of a warp, which have one token, look at the later rows
-// together while the angles are on their way.
+// (kFewRows, launch_plan.cpp). Blocks of different rows store at the same time, so that a row has to know of
+// later ones before it stores. Half of the threads of each block of k and v serve its rows; the other half,
+// the watchers, look at the slots of later rows meanwhile. They have warps of their own. The two meet at a
+// barrier.
 #pragma once
 
+#include "dependent_launch.cuh"
 #include "launch_plan.h"
 #include "row_indices.cuh"
 
 namespace kvrope {
 
-// Looks at every count-th later row from the first on.
+// A slot as a row asks for it, behind the window table where there is one.
 template <typename Params, typename Index>
-__device__ __forceinline__ bool is_asked_for_later(const Params& p, Index token,
-                                                   const CheckedIndex<Index>& slot, Index first,
-                                                   Index count) {
-  constexpr int kAtOnce = 4;  // independent loads
-  const Index size = p.slot_mapping.size;
+__device__ __forceinline__ PendingIndex<Index> pending_slot(const Params& p, Index row) {
+  const PendingIndex<Index> slot(p.slot_mapping, row, has_slot(p, row));
+  if (!has_window(p)) return slot;
+  return {p.swa_slot_mapping, slot.value(), slot.is_below(p.swa_slot_mapping.size)};
+}
+
+template <typename Params>
+__device__ __forceinline__ void watch_slot(const Params& p, const LaunchPlan& plan) {
+  using Index = IndexOf<Params>;
+  const Index token = blockIdx.x, num_watchers = static_cast<Index>(plan.num_watchers());
+  const Index watcher =
+      (threadIdx.z - static_cast<unsigned>(plan.kv_rows_at_once)) * blockDim.y + threadIdx.y;
+  wait_for_earlier_kernels();
+  const PendingIndex<Index> slot = pending_slot(p, token);
   bool is_asked_for = false;
 #pragma unroll 1
-  for (Index row = token + 1 + first; row < size && slot.is_valid; row += kAtOnce * count) {
-    PendingIndex<Index> later[kAtOnce];
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) later[j] = {p.slot_mapping, row + j * count, row + j * count < size};
-    if (has_window(p)) {
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        later[j] = {p.swa_slot_mapping, later[j].value(), later[j].is_below(p.swa_slot_mapping.size)};
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      is_asked_for |= later[j].is_below(p.num_slots) && later[j].value() == slot.value;
-    }
+  for (Index row = token + 1 + watcher; row < p.slot_mapping.size; row += num_watchers) {
+    const PendingIndex<Index> later = pending_slot(p, row);
+    is_asked_for |= later.is_below(p.num_slots) & (later.value() == slot.value());
   }
-  return is_asked_for;
+  __syncthreads_or(is_asked_for);
 }
 
 // For a slot that a later row asks for: whether that row will be cached, or leaves it for want of a position.
@@ -47,16 +47,12 @@ __device__ __noinline__ bool goes_to_later_row(const BasicRopeCacheParams<Index>
   return false;
 }
 
-// Whether a later row gets the slot of this one. All active lanes of a warp call this with one token.
+// Whether a later row gets the slot of this one, which is valid. For the threads that serve rows.
 template <typename Params, typename Index>
 __device__ __forceinline__ bool is_superseded(const Params& p, const LaunchPlan& plan, Index token,
                                               const CheckedIndex<Index>& slot) {
-  if (!plan.keeps_last_of_slot || !slot.is_valid) return false;
-  const unsigned lane = ((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x) % 32;
-  const unsigned lanes = __activemask(), lanes_below = lanes & ((1u << lane) - 1);
-  const Index first = static_cast<Index>(__popc(lanes_below)), count = static_cast<Index>(__popc(lanes));
-  const bool is_asked_for = __any_sync(lanes, is_asked_for_later(p, token, slot, first, count));
-  return is_asked_for && goes_to_later_row<Index>(p, token, slot.value);
+  if (!plan.keeps_last_of_slot) return false;
+  return __syncthreads_or(false) && goes_to_later_row<Index>(p, token, slot.value);
 }
 
 }  // namespace kvrope

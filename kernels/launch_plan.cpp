@@ -7,10 +7,10 @@
 namespace kvrope {
 namespace {
 
-// Measured on an H200. Few rows are a matter of latency: many thin threads, one row each. Many rows are a
-// matter of bandwidth: wide vectors, two rows a thread, and four from kManyRows on.
-constexpr int kMaxRowsOfThinThreads = 128, kThinBytesPerVector = 8, kThreadsOfThin = 256;
-constexpr int kMaxRowsToKeepLast = 256;
+// Measured on an H200. Few rows are a matter of latency: one row a thread, and many thin threads for the
+// fewest. Many rows are a matter of bandwidth: two rows a thread, and four from kManyRows on.
+constexpr int kThinRows = 128, kThinBytesPerVector = 8, kThreadsOfThin = 256;
+constexpr int kFewRows = 256;
 constexpr int kManyRows = 2048, kThreads = 128, kThreadsOfManySplit = 64;
 constexpr int kMaxRowsAtOnce = 64;       // blockDim.z
 constexpr int kMaxBlocksOfRows = 16000;  // grid.y has 65535, for q, k and v
@@ -60,6 +60,12 @@ int ceil_div(int a, int b) {
   return (a + b - 1) / b;
 }
 
+int power_of_two_from(int n) {
+  int power = 1;
+  while (power < n) power *= 2;
+  return power;
+}
+
 // Heads in blocks of about as many rows as are given, each as many as the others.
 void divide_rows(int heads, int rows_wanted, int* blocks, int* rows_per_block) {
   const int rows = std::max(rows_wanted, ceil_div(heads, kMaxBlocksOfRows));
@@ -68,7 +74,7 @@ void divide_rows(int heads, int rows_wanted, int* blocks, int* rows_per_block) {
 }
 
 int threads_per_block(int64_t num_rows, bool is_split) {
-  if (num_rows <= kMaxRowsOfThinThreads) return kThreadsOfThin;
+  if (num_rows <= kThinRows) return kThreadsOfThin;
   return num_rows >= kManyRows && is_split ? kThreadsOfManySplit : kThreads;
 }
 
@@ -76,27 +82,30 @@ void plan_rows(const RopeCacheParams& p, LaunchPlan& plan) {
   const bool is_split = p.has_cache && p.key_cache.layout.dim_split_log2 > 0;
   const bool is_many = p.num_kv_rows >= kManyRows;
   plan.threads_per_row = ceil_div(std::max(p.head_size, p.v_head_size), 2 * plan.vector_width);
-  const int rows = std::max(1, threads_per_block(p.num_kv_rows, is_split) / plan.threads_per_row);
-  plan.tokens_per_block =
-      rows > 1 && !plan.keeps_last_of_slot && (is_split || (is_many && p.num_kv_heads < rows)) ? 2 : 1;
+  // A power of two, so that watchers have warps of their own.
+  if (plan.keeps_last_of_slot) plan.threads_per_row = power_of_two_from(plan.threads_per_row);
+  const int rows = std::max(plan.keeps_last_of_slot ? 2 : 1,
+                            threads_per_block(p.num_kv_rows, is_split) / plan.threads_per_row);
+  const bool has_pairs = rows > 1 && p.num_kv_rows > kFewRows;
+  plan.tokens_per_block = has_pairs && (is_split || (is_many && p.num_kv_heads < rows)) ? 2 : 1;
   plan.rows_at_once = std::min(rows / plan.tokens_per_block, kMaxRowsAtOnce);
-  const int rows_per_thread = p.num_kv_rows <= kMaxRowsToKeepLast ? 1 : is_many ? 4 : 2;
+  plan.kv_rows_at_once = plan.keeps_last_of_slot ? plan.rows_at_once / 2 : plan.rows_at_once;
+  const int rows_per_thread = p.num_kv_rows <= kFewRows ? 1 : is_many ? 4 : 2;
   divide_rows(p.num_q_heads, plan.rows_at_once * rows_per_thread, &plan.q_blocks, &plan.rows_per_q_block);
-  divide_rows(p.num_kv_heads, plan.rows_at_once * rows_per_thread, &plan.kv_blocks, &plan.rows_per_kv_block);
+  divide_rows(p.num_kv_heads, plan.kv_rows_at_once * rows_per_thread, &plan.kv_blocks,
+              &plan.rows_per_kv_block);
 }
 
 void plan_tiles(const RopeCacheParams& p, LaunchPlan& plan) {
   const int cache_size = size_of(p.cache_dtype), run = 16 / cache_size;
-  plan.tile_tokens_log2 = p.num_kv_rows == 1 ? 0 : p.num_kv_rows <= kMaxRowsOfThinThreads ? 1 : 4;
-  const int64_t tiles = (p.num_kv_rows + plan.tile_tokens() - 1) / plan.tile_tokens();
+  const int64_t tiles = (p.num_kv_rows + kTileTokens - 1) / kTileTokens;
   plan.num_tiles = Divisor<uint32_t>(static_cast<uint32_t>(tiles));
   plan.heads_per_tile_block = static_cast<int>(plan.grid_x(p.num_kv_rows) / tiles);
   plan.tile_blocks = ceil_div(p.num_kv_heads, plan.heads_per_tile_block);
   plan.row_threads = Divisor<uint32_t>(static_cast<uint32_t>(plan.threads_per_row));
-  // Rows start in different banks of shared memory, and at whole words.
-  plan.tile_pitch = (ceil_div(p.v_head_size * cache_size, 4) * 4 + 4) / cache_size;
-  plan.stores_runs = plan.tile_tokens() >= run && is_aligned(p.value_cache.data, 16) &&
-                     p.value_cache.layout.dim_outer_stride % run == 0;
+  // Whole words, an odd number of them: rows start in different banks of shared memory.
+  plan.tile_pitch = (ceil_div(p.v_head_size * cache_size, 4) | 1) * 4 / cache_size;
+  plan.stores_runs = is_aligned(p.value_cache.data, 16) && p.value_cache.layout.dim_outer_stride % run == 0;
 }
 
 }  // namespace
@@ -111,14 +120,15 @@ int widest_vector(const RopeCacheParams& params) {
 LaunchPlan plan_launch(const RopeCacheParams& p) {
   LaunchPlan plan{};
   plan.vector_width = widest_vector(p);
-  if (p.num_kv_rows <= kMaxRowsOfThinThreads) {
+  if (p.num_kv_rows <= kThinRows) {
     plan.vector_width = std::min(plan.vector_width, kThinBytesPerVector / size_of(p.dtype));
   }
   plan.is_plain = plan.vector_width > 1 && is_plain(p);
   plan.use_pdl = true;
-  plan.keeps_last_of_slot = p.has_cache && p.num_kv_rows <= kMaxRowsToKeepLast && p.slot_mapping.size > 1;
+  plan.keeps_last_of_slot = p.has_cache && p.num_kv_rows <= kFewRows && p.slot_mapping.size > 1;
   plan_rows(p, plan);
-  plan.values_are_tiled = p.has_cache && !p.value_cache.layout.has_contiguous_dims(2);
+  plan.values_are_apart = p.has_cache && !p.value_cache.layout.has_contiguous_dims(2);
+  plan.values_are_tiled = plan.values_are_apart && p.num_kv_rows > kFewRows;
   if (plan.values_are_tiled) plan_tiles(p, plan);
   return plan;
 }

@@ -6,13 +6,14 @@
 namespace kvrope {
 
 constexpr int kMaxThreadsPerBlock = 512;
-constexpr int kMaxTileTokens = 16;
+constexpr int kTileTokens = 16;  // as many as fill 16 bytes of fp8
 
 struct LaunchPlan {
   int vector_width;  // elements a thread moves at once: a power of two, at most 16 bytes of dtype
   bool is_plain;     // plain_call.cuh
   bool use_pdl;
   bool keeps_last_of_slot;  // few rows: of those with one slot the last is kept (last_of_slot.cuh)
+  bool values_are_apart;    // head dimensions of the value cache are not neighbours
 
   // Blocks that serve rows (thread_work.cuh). grid.y: first those of q, then of k, then of v.
   int tokens_per_block;  // blockDim.x
@@ -20,19 +21,19 @@ struct LaunchPlan {
   int rows_at_once;      // blockDim.z: heads of a token that a block serves at the same time
   int q_blocks, rows_per_q_block;
   int kv_blocks, rows_per_kv_block;  // as many for k as for v
+  int kv_rows_at_once;               // the other rows of a block are watchers (last_of_slot.cuh)
 
-  // Where head dimensions of the value cache are not neighbours, tiles serve v (value_tile.cuh).
+  // Where values are apart and rows many, tiles serve v (value_tile.cuh).
   bool values_are_tiled;
-  bool stores_runs;      // neighbouring slots of one head dimension may be stored as 16 bytes
-  int tile_tokens_log2;  // a tile is one head of so many tokens
-  int tile_blocks;       // grid.y of the tiles
-  int tile_pitch;        // elements of the cache between rows of a tile in shared memory
+  bool stores_runs;  // neighbouring slots of one head dimension may be stored as 16 bytes
+  int tile_blocks;   // grid.y of the tiles
+  int tile_pitch;    // elements of the cache between rows of a tile in shared memory
   int heads_per_tile_block;
   Divisor<uint32_t> num_tiles;    // of one head
   Divisor<uint32_t> row_threads;  // threads_per_row
 
-  KVROPE_HOST_DEVICE int tile_tokens() const { return 1 << tile_tokens_log2; }
   KVROPE_HOST_DEVICE int num_threads() const { return tokens_per_block * threads_per_row * rows_at_once; }
+  KVROPE_HOST_DEVICE int num_watchers() const { return threads_per_row * (rows_at_once - kv_rows_at_once); }
 
   int grid_x(int64_t num_kv_rows) const {
     return static_cast<int>((num_kv_rows + tokens_per_block - 1) / tokens_per_block);

@@ -9,8 +9,8 @@
 //   layout            one row of the cache                              stored as
 //   flash             D neighbouring elements                           vectors
 //   x-split key       D/x groups of x elements, block_size * x apart    vectors of at most x
-//   x-split value     D elements, block_size apart                      tiles (value_tile.cuh)
-//   shuffled value    D elements, x apart                               tiles
+//   x-split value     D elements, block_size apart                      tiles (value_tile.cuh); elements in
+//   shuffled value    D elements, x apart                               calls of few rows
 //
 // A thread serves one slice of some rows: two vectors lo, hi of kVec elements (slice_dims.cuh). Which thread
 // serves which is thread_work.cuh's business. One launch serves every dtype pair, layout, stride and size;
@@ -123,19 +123,16 @@ __device__ __forceinline__ void query_rows(const Params& p, const RowWork<Index>
 template <typename T, typename CacheT, int kVec, bool kIsNeox, typename Params, typename Index>
 __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan,
                                          const RowWork<Index>& work) {
-  const bool is_rotated = is_token(p, work.token);
-  const SliceDims dims = dims_of_slice<kVec>(p, kIsNeox, is_rotated, work.slice);
+  const SliceDims dims = dims_of_slice<kVec>(p, kIsNeox, is_token(p, work.token), work.slice);
   if (work.token >= p.num_kv_rows || work.head >= work.end || !dims.has_lo) return;
   const T* from = head_of<const T>(p.k, work.token, work.head);
   wait_for_earlier_kernels();
   HeadSlice<T, kVec> x = load_slice<T, kVec>(from, p.k.dim_stride, dims);
-  const PendingIndex<Index> pos(p.pos, work.token, is_rotated);
-  const PendingIndex<Index> pending_slot(p.slot_mapping, work.token, has_slot(p, work.token));
+  const PendingKvRow<Params> row(p, work.token);
 
-  CheckedIndex<Index> position = {true, 0};
-  if (is_rotated) position = checked_position(p, work.token, pos);
+  const CheckedIndex<Index> position = row.position(p);
   const SliceRotation<kIsNeox, kVec, Params> rotation(p, dims, position);
-  const CheckedIndex<Index> slot = checked_slot(p, work.token, pending_slot);
+  const CheckedIndex<Index> slot = row.slot(p);
   const bool is_cached = slot.is_valid && !is_superseded(p, plan, work.token, slot);
   if (!position.is_valid || !slot.is_valid) {
     if (work.slice == 0 && work.head == 0) record_fault_of_row<Index>(p, work.token, position.is_valid);
@@ -175,12 +172,10 @@ __device__ __forceinline__ void value_rows(const Params& p, const LaunchPlan& pl
   const T* from = head_of<const T>(p.v, work.token, work.head);
   wait_for_earlier_kernels();
   HeadSlice<T, kVec> x = load_slice<T, kVec>(from, p.v.dim_stride, dims);
-  const PendingIndex<Index> pos(p.pos, work.token, is_token(p, work.token));
-  const PendingIndex<Index> pending_slot(p.slot_mapping, work.token, has_slot(p, work.token));
+  const PendingKvRow<Params> row(p, work.token);
 
-  const CheckedIndex<Index> slot = checked_slot(p, work.token, pending_slot);
-  const bool has_position = !is_token(p, work.token) || checked_position(p, work.token, pos).is_valid;
-  if (!slot.is_valid || !has_position || is_superseded(p, plan, work.token, slot)) return;
+  const CheckedIndex<Index> slot = row.slot(p);
+  if (!slot.is_valid || !row.position(p).is_valid || is_superseded(p, plan, work.token, slot)) return;
   CacheT* cache = cache_row<CacheT>(p.value_cache, p.block_size, slot.value, work.head);
 #pragma unroll 1
   for (int head = work.head;;) {
@@ -193,30 +188,64 @@ __device__ __forceinline__ void value_rows(const Params& p, const LaunchPlan& pl
   }
 }
 
+// Few rows whose values lie apart in the cache: a thread moves single elements, and lanes go along head
+// dimensions. Sectors that are written in part take L2 a while each, and the fewer lines a warp writes the
+// better.
+template <typename T, typename CacheT, int kVec, typename Params, typename Index>
+__device__ __forceinline__ void value_elements(const Params& p, const LaunchPlan& plan,
+                                               const RowWork<Index>& work) {
+  constexpr int kElements = 2 * kVec;  // of each thread of a row, which together hold a head
+  if (work.token >= p.num_kv_rows || work.head >= work.end) return;
+  const T* from = head_of<const T>(p.v, work.token, work.head);
+  wait_for_earlier_kernels();
+  T x[kElements];
+#pragma unroll
+  for (int j = 0; j < kElements; ++j) {
+    const int dim = work.slice + j * plan.threads_per_row;
+    if (dim < p.v_head_size) x[j] = from[product(static_cast<Index>(dim), p.v.dim_stride)];
+  }
+  const PendingKvRow<Params> row(p, work.token);
+
+  const CheckedIndex<Index> slot = row.slot(p);
+  if (!slot.is_valid || !row.position(p).is_valid || is_superseded(p, plan, work.token, slot)) return;
+  const CacheScale scale = scale_of_head<T, CacheT>(p, p.v_scale, work.head);
+  CacheT* cache = cache_row<CacheT>(p.value_cache, p.block_size, slot.value, work.head);
+#pragma unroll
+  for (int j = 0; j < kElements; ++j) {
+    const int dim = work.slice + j * plan.threads_per_row;
+    if (dim < p.v_head_size) {
+      cache[product(static_cast<Index>(dim), p.value_cache.layout.dim_outer_stride)] =
+          to_cache_type<CacheT>(scale, x[j]);
+    }
+  }
+}
+
 // Params is PlainParams for plain calls, CompactParams for calls that fit them, else RopeCacheParams, which
 // come with single elements alone.
 template <typename Params, typename T, typename CacheT, int kVec, bool kIsNeox>
-__global__ void __launch_bounds__(kMaxThreadsPerBlock, 1)
+__global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)
     rope_cache_kernel(const __grid_constant__ Params p, const __grid_constant__ LaunchPlan plan) {
   using Index = IndexOf<Params>;
   let_next_kernel_start();
   int block = static_cast<int>(blockIdx.y);
   if (block < plan.q_blocks) {
-    query_rows<T, kVec, kIsNeox>(p, rows_of_thread<Index>(plan, block, plan.rows_per_q_block, p.num_q_heads));
+    query_rows<T, kVec, kIsNeox>(
+        p, rows_of_thread<Index>(plan, block, plan.rows_per_q_block, plan.rows_at_once, p.num_q_heads));
     return;
   }
+  if (static_cast<int>(threadIdx.z) >= plan.kv_rows_at_once) return watch_slot(p, plan);
   block -= plan.q_blocks;
-  if (block < plan.kv_blocks) {
-    key_rows<T, CacheT, kVec, kIsNeox>(
-        p, plan, rows_of_thread<Index>(plan, block, plan.rows_per_kv_block, p.num_kv_heads));
-    return;
-  }
+  const auto rows_of_kv = [&] {
+    return rows_of_thread<Index>(plan, block, plan.rows_per_kv_block, plan.kv_rows_at_once, p.num_kv_heads);
+  };
+  if (block < plan.kv_blocks) return key_rows<T, CacheT, kVec, kIsNeox>(p, plan, rows_of_kv());
   block -= plan.kv_blocks;
   if (plan.values_are_tiled) {
     value_tile<T, CacheT, kVec>(p, plan, block);
+  } else if (plan.values_are_apart) {
+    value_elements<T, CacheT, kVec>(p, plan, rows_of_kv());
   } else {
-    value_rows<T, CacheT, kVec>(p, plan,
-                                rows_of_thread<Index>(plan, block, plan.rows_per_kv_block, p.num_kv_heads));
+    value_rows<T, CacheT, kVec>(p, plan, rows_of_kv());
   }
 }
 

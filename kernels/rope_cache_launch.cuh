@@ -16,7 +16,7 @@ cudaError_t launch_kernel(const Params& params, const LaunchPlan& plan, int64_t 
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(plan.grid_x(num_kv_rows), plan.grid_y(has_cache));
   config.blockDim = dim3(plan.tokens_per_block, plan.threads_per_row, plan.rows_at_once);
-  config.dynamicSmemBytes = plan.values_are_tiled ? plan.tile_tokens() * plan.tile_pitch * sizeof(CacheT) : 0;
+  config.dynamicSmemBytes = plan.values_are_tiled ? kTileTokens * plan.tile_pitch * sizeof(CacheT) : 0;
   config.stream = stream;
   config.attrs = &pdl;
   config.numAttrs = plan.use_pdl ? 1 : 0;

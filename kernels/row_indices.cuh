@@ -75,4 +75,33 @@ __device__ __forceinline__ CheckedIndex<Index> checked_slot(const Params& p, Ind
   return {slot.is_below(p.num_slots), slot.value()};
 }
 
+// Those of a row of k and v. KV-only rows have no position and need none.
+template <typename Params>
+class PendingKvRow {
+ public:
+  using Index = IndexOf<Params>;
+
+  __device__ __forceinline__ PendingKvRow(const Params& p, Index row)
+      : row_(row), pos_(p.pos, row, is_token(p, row)), slot_(p.slot_mapping, row, has_slot(p, row)) {}
+
+  __device__ __forceinline__ CheckedIndex<Index> position(const Params& p) const {
+    if (!is_token(p, row_)) return {true, 0};
+    return checked_position(p, row_, pos_);
+  }
+
+  __device__ __forceinline__ CheckedIndex<Index> slot(const Params& p) const {
+    return checked_slot(p, row_, slot_);
+  }
+
+  // Valid where the row is cached, later rows aside.
+  __device__ __forceinline__ CheckedIndex<Index> cached_slot(const Params& p) const {
+    const CheckedIndex<Index> at = slot(p);
+    return {at.is_valid && position(p).is_valid, at.value};
+  }
+
+ private:
+  Index row_;
+  PendingIndex<Index> pos_, slot_;
+};
+
 }  // namespace kvrope

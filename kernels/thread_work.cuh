@@ -32,11 +32,12 @@ struct RowWork {
 // `block` counts from the first that serves these rows.
 template <typename Index>
 __device__ __forceinline__ RowWork<Index> rows_of_thread(const LaunchPlan& plan, int block,
-                                                         int rows_per_block, int num_heads) {
+                                                         int rows_per_block, int rows_at_once,
+                                                         int num_heads) {
   const int first = block * rows_per_block, end = first + rows_per_block;
   return {static_cast<Index>(blockIdx.x) * static_cast<Index>(plan.tokens_per_block) + threadIdx.x,
           static_cast<int>(threadIdx.y), first + static_cast<int>(threadIdx.z),
-          end < num_heads ? end : num_heads, plan.rows_at_once};
+          end < num_heads ? end : num_heads, rows_at_once};
 }
 
 }  // namespace kvrope

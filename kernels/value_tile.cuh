@@ -1,6 +1,6 @@
-// v for caches in which the head dimensions of a row lie apart: x-split and shuffled values, and any other
-// whose last stride is not 1. They never split the head dimension. A block takes one head of a tile of
-// neighbouring tokens, transposes it in shared memory and stores along slots:
+// v in calls of many rows for caches in which the head dimensions of a row lie apart: x-split and shuffled
+// values, and any other whose last stride is not 1. They never split the head dimension. A block takes one
+// head of a tile of neighbouring tokens, transposes it in shared memory and stores along slots:
 //
 //   rows of v      token 0: d0 d1 d2 ...       shared memory      value cache     d0: s0 s1 s2 ...
 //                  token 1: d0 d1 d2 ...   ->  [token][dim]   ->                  d1: s0 s1 s2 ...
@@ -13,7 +13,7 @@
 
 #include "cache_row.cuh"
 #include "dependent_launch.cuh"
-#include "last_of_slot.cuh"
+#include "launch_plan.h"
 #include "row_indices.cuh"
 
 namespace kvrope {
@@ -39,36 +39,26 @@ __device__ __forceinline__ ValueTile<Index> tile_of_block(const BasicRopeCachePa
   const uint32_t nth_head = plan.num_tiles.quotient(blockIdx.x);
   const Index tile = blockIdx.x - nth_head * plan.num_tiles.divisor;
   const int head = block_y * plan.heads_per_tile_block + static_cast<int>(nth_head);
-  const Index first = tile << plan.tile_tokens_log2, tokens = static_cast<Index>(plan.tile_tokens());
+  const Index first = tile * kTileTokens, tokens = kTileTokens;
   const Index left = p.num_kv_rows - first;
   const bool exists = static_cast<int>(nth_head) < plan.heads_per_tile_block && head < p.num_kv_heads;
   return {first, head, exists ? static_cast<int>(left < tokens ? left : tokens) : 0};
 }
 
-// Where a row's value is kept, in elements from the start of the cache, or -1. Called with all lanes of a
-// warp for one row where the last of a slot is kept.
-template <typename Params, typename Index>
-__device__ __forceinline__ int64_t place_of_row(const Params& p, const LaunchPlan& plan, Index token,
-                                                int head) {
-  const PendingIndex<Index> pending_slot(p.slot_mapping, token, has_slot(p, token));
-  const PendingIndex<Index> pos(p.pos, token, is_token(p, token));
-  const CheckedIndex<Index> slot = checked_slot(p, token, pending_slot);
-  const bool has_position = !is_token(p, token) || checked_position(p, token, pos).is_valid;
-  if (!slot.is_valid || !has_position) return -1;
-  if (is_superseded(p, plan, token, slot)) return -1;
-  const SlotInBlock<Index> at = locate(slot.value, p.block_size);
-  return p.value_cache.layout.row_offset(at.block, at.offset, head);
-}
-
+// Where the values of a tile's tokens are kept, in elements from the start of the cache; -1: nowhere.
 template <typename Params, typename Index>
 __device__ __forceinline__ void find_places(const Params& p, const LaunchPlan& plan,
                                             const ValueTile<Index>& tile, int thread, int64_t* places) {
-  const int lanes = plan.keeps_last_of_slot ? 32 : 1;
-  const int at_once = (plan.num_threads() + lanes - 1) / lanes;
+  const int at_once = plan.num_threads();
 #pragma unroll 1
-  for (int i = thread / lanes; i < plan.tile_tokens(); i += at_once) {
-    const bool exists = i < tile.num_tokens;
-    places[i] = exists ? place_of_row(p, plan, static_cast<Index>(tile.first_token + i), tile.head) : -1;
+  for (int i = thread; i < kTileTokens; i += at_once) {
+    places[i] = -1;
+    if (i >= tile.num_tokens) continue;
+    const PendingKvRow<Params> row(p, tile.first_token + i);
+    const CheckedIndex<Index> slot = row.slot(p);
+    if (!slot.is_valid || !row.position(p).is_valid) continue;
+    const SlotInBlock<Index> at = locate(slot.value, p.block_size);
+    places[i] = p.value_cache.layout.row_offset(at.block, at.offset, tile.head);
   }
 }
 
@@ -99,20 +89,19 @@ __device__ __forceinline__ void stage_rows(const Params& p, const LaunchPlan& pl
   }
 }
 
-// A group of tokens of the tile, and this thread among those that store it.
+// The tokens of a tile whose elements of one head dimension fill 16 bytes, and this thread among those that
+// store them.
 template <typename CacheT>
 struct TokenGroup {
+  static constexpr int kTokens = 16 / static_cast<int>(sizeof(CacheT));
   const CacheT* rows;
   const int64_t* places;
-  int tokens_log2;
   int member, num_members;
-
-  __device__ __forceinline__ int num_tokens() const { return 1 << tokens_log2; }
 
   __device__ __forceinline__ int num_neighbours() const {
     int count = 0;
 #pragma unroll 1
-    for (int i = 1; i < num_tokens(); ++i) count += places[i - 1] >= 0 && places[i] == places[i - 1] + 1;
+    for (int i = 1; i < kTokens; ++i) count += places[i - 1] >= 0 && places[i] == places[i - 1] + 1;
     return count;
   }
 };
@@ -120,7 +109,7 @@ struct TokenGroup {
 template <typename CacheT, typename Index>
 __device__ __forceinline__ void store_run(const BasicRopeCacheParams<Index>& p, const LaunchPlan& plan,
                                           const TokenGroup<CacheT>& group) {
-  constexpr int kRun = 16 / static_cast<int>(sizeof(CacheT));
+  constexpr int kRun = TokenGroup<CacheT>::kTokens;
   CacheT* to = static_cast<CacheT*>(p.value_cache.data) + group.places[0];
 #pragma unroll 1
   for (int dim = group.member; dim < p.v_head_size; dim += group.num_members) {
@@ -132,8 +121,9 @@ __device__ __forceinline__ void store_run(const BasicRopeCacheParams<Index>& p, 
 }
 
 template <typename CacheT, typename Index>
-__device__ __forceinline__ void store_elements(const BasicRopeCacheParams<Index>& p, const LaunchPlan& plan,
-                                               const TokenGroup<CacheT>& group, bool along_tokens) {
+__device__ __forceinline__ void store_scattered(const BasicRopeCacheParams<Index>& p, const LaunchPlan& plan,
+                                                const TokenGroup<CacheT>& group, bool along_tokens) {
+  constexpr int kTokens = TokenGroup<CacheT>::kTokens;
   const auto store = [&](int token, int dim) {
     if (group.places[token] < 0) return;
     const int64_t offset = product(static_cast<Index>(dim), p.value_cache.layout.dim_outer_stride);
@@ -142,13 +132,13 @@ __device__ __forceinline__ void store_elements(const BasicRopeCacheParams<Index>
   };
   if (along_tokens) {
 #pragma unroll 1
-    for (int i = group.member; i < p.v_head_size << group.tokens_log2; i += group.num_members) {
-      store(i & (group.num_tokens() - 1), i >> group.tokens_log2);
+    for (int i = group.member; i < p.v_head_size * kTokens; i += group.num_members) {
+      store(i % kTokens, i / kTokens);
     }
     return;
   }
 #pragma unroll 1
-  for (int token = 0; token < group.num_tokens(); ++token) {
+  for (int token = 0; token < kTokens; ++token) {
 #pragma unroll 1
     for (int dim = group.member; dim < p.v_head_size; dim += group.num_members) store(token, dim);
   }
@@ -157,8 +147,8 @@ __device__ __forceinline__ void store_elements(const BasicRopeCacheParams<Index>
 template <typename T, typename CacheT, int kVec, typename Params>
 __device__ __forceinline__ void value_tile(const Params& p, const LaunchPlan& plan, int block) {
   using Index = IndexOf<Params>;
-  __shared__ int64_t places[kMaxTileTokens];
-  CacheT* staged = static_cast<CacheT*>(dynamic_shared_memory());  // tile_tokens rows of tile_pitch elements
+  __shared__ int64_t places[kTileTokens];
+  CacheT* staged = static_cast<CacheT*>(dynamic_shared_memory());  // kTileTokens rows of tile_pitch elements
   const ValueTile<Index> tile = tile_of_block<Index>(p, plan, block);
   if (tile.num_tokens == 0) return;
   const int thread = static_cast<int>((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x);
@@ -167,19 +157,17 @@ __device__ __forceinline__ void value_tile(const Params& p, const LaunchPlan& pl
   find_places(p, plan, tile, thread, places);
   __syncthreads();
 
-  constexpr int kRunLog2 = sizeof(CacheT) == 1 ? 4 : sizeof(CacheT) == 2 ? 3 : 2;
-  const int tokens_log2 = plan.stores_runs ? kRunLog2 : plan.tile_tokens_log2;
-  const int groups_log2 = plan.tile_tokens_log2 - tokens_log2;
-  const int first = (thread & ((1 << groups_log2) - 1)) << tokens_log2;
-  const TokenGroup<CacheT> group = {staged + first * plan.tile_pitch, places + first, tokens_log2,
-                                    thread >> groups_log2, plan.num_threads() >> groups_log2};
+  constexpr int kTokens = TokenGroup<CacheT>::kTokens, kGroups = kTileTokens / kTokens;
+  const int first = thread % kGroups * kTokens;
+  const TokenGroup<CacheT> group = {staged + first * plan.tile_pitch, places + first, thread / kGroups,
+                                    plan.num_threads() / kGroups};
   if (group.member >= group.num_members) return;
   const int num_neighbours = group.num_neighbours();
-  const bool is_run = plan.stores_runs && num_neighbours == group.num_tokens() - 1;
-  if (is_run && group.places[0] % group.num_tokens() == 0) {
+  const bool is_run = plan.stores_runs && num_neighbours == kTokens - 1;
+  if (is_run && group.places[0] % kTokens == 0) {
     store_run<CacheT, Index>(p, plan, group);
   } else {
-    store_elements<CacheT, Index>(p, plan, group, 2 * num_neighbours >= group.num_tokens());
+    store_scattered<CacheT, Index>(p, plan, group, 2 * num_neighbours >= kTokens);
   }
 }
 
