@@ -11,14 +11,6 @@
 
 namespace kvrope {
 
-// A slot as a row asks for it, behind the window table where there is one.
-template <typename Params, typename Index>
-__device__ __forceinline__ PendingIndex<Index> pending_slot(const Params& p, Index row) {
-  const PendingIndex<Index> slot(p.slot_mapping, row, has_slot(p, row));
-  if (!has_window(p)) return slot;
-  return {p.swa_slot_mapping, slot.value(), slot.is_below(p.swa_slot_mapping.size)};
-}
-
 template <typename Params>
 __device__ __forceinline__ void watch_slot(const Params& p, const LaunchPlan& plan) {
   using Index = IndexOf<Params>;

@@ -43,7 +43,7 @@ __device__ __forceinline__ void record_fault(FaultRecord* record, FaultKind kind
   record->value = value;
 }
 
-// For a row that is not cached: one thread a token calls this.
+// For a row that may be a fault: one thread a token calls this.
 template <typename Index>
 __device__ __noinline__ void record_fault_of_row(const BasicRopeCacheParams<Index>& p, Index token,
                                                  bool has_position) {
@@ -97,9 +97,9 @@ __device__ __forceinline__ void query_rows(const Params& p, const RowWork<Index>
   const T* from = head_of<const T>(p.q, work.token, work.head);
   wait_for_earlier_kernels();
   HeadSlice<T, kVec> x = load_slice<T, kVec>(from, p.q.dim_stride, dims);
-  const PendingIndex<Index> pos(p.pos, work.token, true);
+  const PendingPosition<Params> pending(p, work.token, true);
 
-  const CheckedIndex<Index> position = checked_position(p, work.token, pos);
+  const CheckedIndex<Index> position = pending.checked(p);
   if (has_zeros_out(p)) fill_rows<T, kVec>(p.zeros_out, work, dims, 0.0f);
   if (!position.is_valid)
     return fill_rows<T, kVec>(p.q_out, work, dims, out_of_table_value<Index>(p, work.token));
@@ -135,7 +135,10 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
   const CheckedIndex<Index> slot = row.slot(p);
   const bool is_cached = slot.is_valid && !is_superseded(p, plan, work.token, slot);
   if (!position.is_valid || !slot.is_valid) {
-    if (work.slice == 0 && work.head == 0) record_fault_of_row<Index>(p, work.token, position.is_valid);
+    const bool is_fault = !position.is_valid || !row.is_padding(p);
+    if (is_fault && work.slice == 0 && work.head == 0) {
+      record_fault_of_row<Index>(p, work.token, position.is_valid);
+    }
     if (!position.is_valid) {
       if (has_k_out(p)) fill_rows<T, kVec>(p.k_out, work, dims, out_of_table_value<Index>(p, work.token));
       return;

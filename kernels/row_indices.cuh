@@ -1,5 +1,5 @@
 // The scheduler's numbers of one row, loaded before anything waits for one of them: position and slot are on
-// their way at the same time as the row's elements. What few calls ask for (offsets, windows) is out of line.
+// their way at the same time as the row's elements.
 #pragma once
 
 #include "plain_call.cuh"
@@ -14,14 +14,14 @@ class PendingIndex {
  public:
   PendingIndex() = default;
 
-  // Below no limit where it is not inside.
+  // -1 where it is not inside.
   __device__ __forceinline__ PendingIndex(const BasicIndexArray<Index>& array, Index i, bool is_inside) {
     const Index stride_bytes = array.stride << (array.is_int64 ? 3 : 2);
     const auto* from =
         reinterpret_cast<const uint32_t*>(static_cast<const char*>(array.data) + product(i, stride_bytes));
-    if (is_inside) low_ = from[0];
-    if (is_inside && array.is_int64) high_ = from[1];
-    if (kIsWide && !array.is_int64) high_ = static_cast<uint32_t>(static_cast<int32_t>(low_) >> 31);
+    if (!is_inside) return;
+    low_ = from[0];
+    high_ = array.is_int64 ? from[1] : kIsWide ? sign_of(low_) : 0;
   }
 
   __device__ __forceinline__ bool is_below(Index limit) const {
@@ -35,10 +35,19 @@ class PendingIndex {
     return static_cast<Index>(low_);
   }
 
+  // Of any, as the array it came from holds it.
+  __device__ __forceinline__ int64_t value(bool is_int64) const {
+    return static_cast<int64_t>(uint64_t{is_int64 ? high_ : sign_of(low_)} << 32 | low_);
+  }
+
  private:
   static constexpr bool kIsWide = sizeof(Index) > 4;
 
-  uint32_t low_ = 0xffffffffu, high_ = kIsWide ? 0xffffffffu : 0u;
+  static __device__ __forceinline__ uint32_t sign_of(uint32_t low) {
+    return static_cast<uint32_t>(static_cast<int32_t>(low) >> 31);
+  }
+
+  uint32_t low_ = 0xffffffffu, high_ = 0xffffffffu;
 };
 
 template <typename Index>
@@ -47,61 +56,61 @@ struct CheckedIndex {
   Index value;
 };
 
-template <typename Index>
-__device__ __noinline__ CheckedIndex<Index> position_with_offset(const BasicRopeCacheParams<Index>& p,
-                                                                 Index row) {
-  const int64_t position = effective_position(p, row);
-  return {is_in_table(p, position), static_cast<Index>(position)};
-}
+template <typename Params>
+class PendingPosition {
+ public:
+  using Index = IndexOf<Params>;
 
+  __device__ __forceinline__ PendingPosition(const Params& p, Index row, bool is_inside)
+      : pos_(p.pos, row, is_inside) {
+    if (has_offs(p)) offs_ = {p.offs, row, is_inside};
+  }
+
+  __device__ __forceinline__ CheckedIndex<Index> checked(const Params& p) const {
+    if (!has_offs(p)) return {pos_.is_below(p.cos_sin.num_rows), pos_.value()};
+    const int64_t position = saturated_sum(pos_.value(p.pos.is_int64), offs_.value(p.offs.is_int64));
+    return {is_index(position, p.cos_sin.num_rows), static_cast<Index>(position)};
+  }
+
+ private:
+  PendingIndex<Index> pos_, offs_;
+};
+
+// A slot as a row asks for it, behind the window table where there is one.
 template <typename Params, typename Index>
-__device__ __forceinline__ CheckedIndex<Index> checked_position(const Params& p, Index row,
-                                                                const PendingIndex<Index>& pos) {
-  if (has_offs(p)) return position_with_offset<Index>(p, row);
-  return {pos.is_below(p.cos_sin.num_rows), pos.value()};
+__device__ __forceinline__ PendingIndex<Index> pending_slot(const Params& p, Index row) {
+  const PendingIndex<Index> slot(p.slot_mapping, row, has_slot(p, row));
+  if (!has_window(p)) return slot;
+  return {p.swa_slot_mapping, slot.value(), slot.is_below(p.swa_slot_mapping.size)};
 }
 
-template <typename Index>
-__device__ __noinline__ CheckedIndex<Index> slot_behind_window(const BasicRopeCacheParams<Index>& p,
-                                                               Index row) {
-  const int64_t slot = cache_slot(p, row);
-  return {slot >= 0, static_cast<Index>(slot)};
-}
-
-template <typename Params, typename Index>
-__device__ __forceinline__ CheckedIndex<Index> checked_slot(const Params& p, Index row,
-                                                            const PendingIndex<Index>& slot) {
-  if (has_window(p)) return slot_behind_window<Index>(p, row);
-  return {slot.is_below(p.num_slots), slot.value()};
-}
-
-// Those of a row of k and v. KV-only rows have no position and need none.
+// The numbers of a row of k and v. KV-only rows have no position and need none.
 template <typename Params>
 class PendingKvRow {
  public:
   using Index = IndexOf<Params>;
 
   __device__ __forceinline__ PendingKvRow(const Params& p, Index row)
-      : row_(row), pos_(p.pos, row, is_token(p, row)), slot_(p.slot_mapping, row, has_slot(p, row)) {}
+      : is_token_(is_token(p, row)), position_(p, row, is_token_), slot_(pending_slot(p, row)) {}
 
   __device__ __forceinline__ CheckedIndex<Index> position(const Params& p) const {
-    if (!is_token(p, row_)) return {true, 0};
-    return checked_position(p, row_, pos_);
+    if (!is_token_) return {true, 0};
+    return position_.checked(p);
   }
 
   __device__ __forceinline__ CheckedIndex<Index> slot(const Params& p) const {
-    return checked_slot(p, row_, slot_);
+    return {slot_.is_below(p.num_slots), slot_.value()};
   }
 
-  // Valid where the row is cached, later rows aside.
-  __device__ __forceinline__ CheckedIndex<Index> cached_slot(const Params& p) const {
-    const CheckedIndex<Index> at = slot(p);
-    return {at.is_valid && position(p).is_valid, at.value};
+  // Of a row whose slot is not valid: whether that is no fault.
+  __device__ __forceinline__ bool is_padding(const Params& p) const {
+    return slot_.value(has_window(p) ? p.swa_slot_mapping.is_int64 : p.slot_mapping.is_int64) < 0;
   }
 
  private:
-  Index row_;
-  PendingIndex<Index> pos_, slot_;
+  bool is_token_;
+  PendingPosition<Params> position_;
+  PendingIndex<Index> slot_;
 };
 
 }  // namespace kvrope

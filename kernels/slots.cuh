@@ -61,15 +61,17 @@ KVROPE_HOST_DEVICE SlotInBlock<Index> locate(Index slot, const Divisor<Index>& b
   return {block, slot - block * block_size.divisor};
 }
 
-// pos + offs; where the sum does not fit in 64 bits, the nearest value that does (out of range in any table).
+// Where the sum does not fit in 64 bits, the nearest number that does: out of range in any table.
+KVROPE_HOST_DEVICE int64_t saturated_sum(int64_t a, int64_t b) {
+  const int64_t sum = static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  const bool overflows = ((a ^ sum) & (b ^ sum)) < 0;
+  return !overflows ? sum : a < 0 ? INT64_MIN : INT64_MAX;
+}
+
 template <typename Index>
 KVROPE_HOST_DEVICE int64_t effective_position(const BasicRopeCacheParams<Index>& p, Index token) {
   const int64_t pos = load_index(p.pos, token);
-  if (!p.has_offs) return pos;
-  const int64_t offs = load_index(p.offs, token);
-  const int64_t sum = static_cast<int64_t>(static_cast<uint64_t>(pos) + static_cast<uint64_t>(offs));
-  const bool overflows = ((pos ^ sum) & (offs ^ sum)) < 0;
-  return !overflows ? sum : pos < 0 ? INT64_MIN : INT64_MAX;
+  return p.has_offs ? saturated_sum(pos, load_index(p.offs, token)) : pos;
 }
 
 template <typename Index>

@@ -1,8 +1,7 @@
 // What device code needs to compile and run on the host, one thread after the other: the built-in variables
-// as plain ones, a warp of one lane, barriers. Include before a header from kernels/.
+// as plain ones, barriers. Include before a header from kernels/.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -44,16 +43,6 @@ inline thread_local Index3 gridDim, blockDim, blockIdx, threadIdx;
 #define __forceinline__ inline
 #endif
 
-inline unsigned __activemask() {
-  return 1u << (((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x) % 32);
-}
-inline int __popc(unsigned bits) {
-  return std::popcount(bits);
-}
-inline bool __any_sync(unsigned, bool predicate) {
-  return predicate;
-}
-
 // Barriers. A thread that comes to one for the first time is left there, and is run again from its start when
 // all others have come or returned: what stands before a barrier must give the same when it is done twice.
 class HostBlock {
@@ -61,6 +50,7 @@ class HostBlock {
   void run(const std::function<void()>& kernel) {
     std::vector<bool> has_returned(blockDim.x * blockDim.y * blockDim.z, false);
     bool all_returned = false;
+    votes_.clear();
     for (num_open_ = 0; !all_returned; ++num_open_) {
       all_returned = true;
       size_t thread = 0;
@@ -75,8 +65,13 @@ class HostBlock {
     }
   }
 
-  void wait() {
-    if (num_passed_++ == num_open_) throw IsWaiting();
+  // Whether any thread that came to the barrier did so with a vote.
+  bool wait(bool vote) {
+    const size_t barrier = static_cast<size_t>(num_passed_++);
+    if (votes_.size() <= barrier) votes_.push_back(false);
+    if (vote) votes_[barrier] = true;
+    if (num_passed_ > num_open_) throw IsWaiting();
+    return votes_[barrier];
   }
 
  private:
@@ -94,11 +89,15 @@ class HostBlock {
 
   int num_open_ = 0;    // barriers that all threads have come to
   int num_passed_ = 0;  // of the thread that runs
+  std::vector<bool> votes_;
 };
 inline thread_local HostBlock host_block;
 
 inline void __syncthreads() {
-  host_block.wait();
+  host_block.wait(false);
+}
+inline int __syncthreads_or(int vote) {
+  return host_block.wait(vote != 0);
 }
 inline void* dynamic_shared_memory() {
   alignas(16) static thread_local char memory[48 * 1024];

@@ -320,20 +320,25 @@ void expect_valid_grid(const RopeCacheParams& p) {
   ASSERT_GE(plan.rows_at_once, 1);
   ASSERT_LE(plan.rows_at_once, kMaxBlockZ);
   ASSERT_LE(plan.tokens_per_block * plan.threads_per_row * plan.rows_at_once, kMaxThreadsPerBlock);
-  ASSERT_TRUE(!plan.keeps_last_of_slot || plan.tokens_per_block == 1)
-      << "the lanes of a warp look for later rows of one token";
+  ASSERT_GE(plan.kv_rows_at_once, 1);
+  ASSERT_LE(plan.kv_rows_at_once, plan.rows_at_once);
+  ASSERT_EQ(plan.keeps_last_of_slot, plan.num_watchers() > 0);
+  if (plan.keeps_last_of_slot) {
+    ASSERT_EQ(plan.tokens_per_block, 1) << "the watchers of a block watch one slot";
+    ASSERT_EQ(plan.kv_rows_at_once * plan.threads_per_row % 32, 0)
+        << "a warp serves rows or watches, not both";
+  }
   ASSERT_GE(plan.threads_per_row, width == 8   ? most_slices_of_a_row<8>(p)
                                   : width == 4 ? most_slices_of_a_row<4>(p)
                                   : width == 2 ? most_slices_of_a_row<2>(p)
                                                : most_slices_of_a_row<1>(p));
   if (!plan.values_are_tiled) return;
-  ASSERT_LE(plan.tile_tokens(), kMaxTileTokens);
   ASSERT_GE(plan.heads_per_tile_block, 1);
   ASSERT_GE(int64_t{plan.heads_per_tile_block} * plan.tile_blocks, p.num_kv_heads);
   ASSERT_GE(plan.tile_pitch, p.v_head_size);
   const int pitch_bytes = plan.tile_pitch * size_of(p.cache_dtype);
   ASSERT_EQ(pitch_bytes % 4, 0);
-  ASSERT_LE(plan.tile_tokens() * pitch_bytes, kSharedMemoryBytes - kMaxTileTokens * 8);
+  ASSERT_LE(kTileTokens * pitch_bytes, kSharedMemoryBytes - kTileTokens * 8);
 }
 
 TEST(PlanLaunch, GridIsWithinLimitsForEveryShape) {
@@ -408,6 +413,9 @@ TEST(PlanLaunch, TiledValuesAreThoseWithoutContiguousDims) {
   EXPECT_FALSE(plan_launch(p).values_are_tiled);
   use_split_value_cache(p);
   EXPECT_TRUE(plan_launch(p).values_are_tiled);
+  p.num_tokens = p.num_kv_rows = p.slot_mapping.size = 256;
+  EXPECT_FALSE(plan_launch(p).values_are_tiled) << "few rows";
+  EXPECT_TRUE(plan_launch(p).values_are_apart);
   p.has_cache = false;
   EXPECT_FALSE(plan_launch(p).values_are_tiled);
 }
@@ -417,10 +425,6 @@ TEST(PlanLaunch, RunsNeedAlignedVectorsOfSlots) {
   p.num_tokens = p.num_kv_rows = 100000;
   use_split_value_cache(p);
   EXPECT_TRUE(plan_launch(p).stores_runs);
-  p.num_tokens = p.num_kv_rows = 2;  // a tile of two tokens has no 8 slots
-  p.slot_mapping.size = 2;
-  EXPECT_FALSE(plan_launch(p).stores_runs);
-  p.num_tokens = p.num_kv_rows = 100000;
   p.value_cache.data = at_address(2);
   EXPECT_FALSE(plan_launch(p).stores_runs);
   p.value_cache.data = at_address(0);

@@ -45,16 +45,17 @@ void enter_block(const LaunchPlan& plan) {
 
 // How often each (token, head, slice) is served by blocks 0 .. num_blocks - 1.
 void expect_each_slice_once(const RopeCacheParams& p, const LaunchPlan& plan, int num_blocks,
-                            int rows_per_block, int num_heads) {
+                            int rows_per_block, int rows_at_once, int num_heads) {
   enter_block(plan);
   std::vector<int> num_threads(p.num_kv_rows * num_heads * plan.threads_per_row, 0);
   for (int block = 0; block < num_blocks; ++block) {
     for (blockIdx.x = 0; blockIdx.x < static_cast<unsigned>(plan.grid_x(p.num_kv_rows)); ++blockIdx.x) {
-      for (threadIdx.z = 0; threadIdx.z < blockDim.z; ++threadIdx.z) {
+      for (threadIdx.z = 0; threadIdx.z < static_cast<unsigned>(rows_at_once); ++threadIdx.z) {
         for (threadIdx.y = 0; threadIdx.y < blockDim.y; ++threadIdx.y) {
           for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x) {
-            const auto work = rows_of_thread<int64_t>(plan, block, rows_per_block, num_heads);
-            const auto compact = rows_of_thread<uint32_t>(plan, block, rows_per_block, num_heads);
+            const auto work = rows_of_thread<int64_t>(plan, block, rows_per_block, rows_at_once, num_heads);
+            const auto compact =
+                rows_of_thread<uint32_t>(plan, block, rows_per_block, rows_at_once, num_heads);
             ASSERT_EQ(int64_t{compact.token}, work.token);
             ASSERT_EQ(compact.head, work.head);
             ASSERT_LE(work.end, num_heads);
@@ -76,7 +77,7 @@ void expect_each_tile_once(const RopeCacheParams& p, const LaunchPlan& plan) {
   for (int block = 0; block < plan.tile_blocks; ++block) {
     for (blockIdx.x = 0; blockIdx.x < static_cast<unsigned>(plan.grid_x(p.num_kv_rows)); ++blockIdx.x) {
       const ValueTile<int64_t> tile = tile_of_block<int64_t>(p, plan, block);
-      ASSERT_LE(tile.num_tokens, plan.tile_tokens());
+      ASSERT_LE(tile.num_tokens, kTileTokens);
       for (int i = 0; i < tile.num_tokens; ++i) {
         ASSERT_LT(tile.first_token + i, p.num_kv_rows);
         ++num_blocks[(tile.first_token + i) * p.num_kv_heads + tile.head];
@@ -96,10 +97,11 @@ TEST(ThreadWork, EachSliceHasOneThread) {
           if (num_rows > 2000 && head_size > 128) continue;  // the same plan, and long to walk
           const RopeCacheParams p = params_of(num_rows, q_heads, kv_heads, head_size, is_split);
           const LaunchPlan plan = plan_launch(p);
-          ASSERT_EQ(plan.values_are_tiled, is_split);
-          expect_each_slice_once(p, plan, plan.q_blocks, plan.rows_per_q_block, q_heads);
-          expect_each_slice_once(p, plan, plan.kv_blocks, plan.rows_per_kv_block, kv_heads);
-          if (is_split) expect_each_tile_once(p, plan);
+          ASSERT_EQ(plan.values_are_tiled, is_split && num_rows > 256);
+          expect_each_slice_once(p, plan, plan.q_blocks, plan.rows_per_q_block, plan.rows_at_once, q_heads);
+          expect_each_slice_once(p, plan, plan.kv_blocks, plan.rows_per_kv_block, plan.kv_rows_at_once,
+                                 kv_heads);
+          if (plan.values_are_tiled) expect_each_tile_once(p, plan);
           if (HasFatalFailure()) {
             FAIL() << "Tk " << num_rows << " QH " << q_heads << " KH " << kv_heads << " D " << head_size
                    << (is_split ? " split" : " flash");
@@ -118,10 +120,9 @@ TEST(ThreadWork, TilesOfBillionsOfTokens) {
       const LaunchPlan plan = plan_launch(p);
       for (const int64_t token : {int64_t{0}, int64_t{17}, num_rows / 3, num_rows - 2, num_rows - 1}) {
         for (const int head : {0, kv_heads / 2, kv_heads - 1}) {
-          const int64_t tiles = (num_rows + plan.tile_tokens() - 1) / plan.tile_tokens();
+          const int64_t tiles = (num_rows + kTileTokens - 1) / kTileTokens;
           const int block = head / plan.heads_per_tile_block;
-          blockIdx.x =
-              static_cast<unsigned>(head % plan.heads_per_tile_block * tiles + token / plan.tile_tokens());
+          blockIdx.x = static_cast<unsigned>(head % plan.heads_per_tile_block * tiles + token / kTileTokens);
           ASSERT_LT(block, plan.tile_blocks);
           ASSERT_LT(blockIdx.x, static_cast<unsigned>(plan.grid_x(num_rows)));
           const ValueTile<int64_t> tile = tile_of_block<int64_t>(p, plan, block);
