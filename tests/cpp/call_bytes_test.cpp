@@ -77,6 +77,7 @@ TEST(CallBytes, SectorsOfXSplitValuesThatAreWrittenInPart) {
   EXPECT_EQ(partial_sectors(R"("slots": {"values": [0, 16, 17, 40, -1]}, "num_tokens": 5)"), 3 * 2 * 64);
   EXPECT_EQ(partial_sectors(R"("num_tokens": 16, "dtype": "fp32", "slots": {"start": 4})"), 2 * 2 * 64);
   EXPECT_EQ(partial_sectors(R"("num_tokens": 16, "dtype": "fp32", "slots": {"padding": [3, 4]})"), 2 * 64);
+  EXPECT_EQ(partial_sectors(R"("slots": {"values": [0, 16, 1, 17]}, "num_tokens": 4)"), 4 * 2 * 64);
   EXPECT_EQ(partial_sectors(R"("num_tokens": 1, "layout": "x_split_shuffle")"), 0);
 }
 

@@ -1,7 +1,6 @@
 #include "runner/call_bytes.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -80,14 +79,19 @@ int64_t partial_value_sectors(const CaseSpec& spec, const RowPlan& plan) {
   if (spec.layout != Layout::x_split) return 0;
   // Neighbouring slots of a block lie side by side, for each element of each head.
   int64_t slots_of_sector = std::min<int64_t>(32 / bytes_of(spec.cache_format()), spec.block_size);
-  std::map<std::pair<int64_t, int64_t>, int64_t> written;  // block and sector in it -> its slots
   int64_t capacity = plan.num_blocks * spec.block_size;
+  std::pair<int64_t, int64_t> sector = {-1, -1};  // block and sector in it, of the rows that stand together
+  int64_t slots = 0, partial = 0;
+  const auto end_run = [&] { partial += slots > 0 && slots < slots_of_sector; };
   for (int64_t row = 0; row < static_cast<int64_t>(plan.slot_mapping.size()); ++row) {
     int64_t slot = destination(plan, capacity, row).slot;
-    if (slot >= 0) ++written[{slot / spec.block_size, slot % spec.block_size / slots_of_sector}];
+    if (slot < 0) continue;
+    std::pair<int64_t, int64_t> next = {slot / spec.block_size, slot % spec.block_size / slots_of_sector};
+    if (next != sector) end_run(), slots = 0;
+    sector = next;
+    ++slots;
   }
-  int64_t partial = 0;
-  for (const auto& [sector, slots] : written) partial += slots < slots_of_sector;
+  end_run();
   return partial * spec.kv_heads * spec.value_dim();
 }
 

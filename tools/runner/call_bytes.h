@@ -20,8 +20,8 @@ struct CallBytes {
 // Scales (a few bytes) are left out. In place, what is not rotated need not be written.
 CallBytes call_bytes(const CaseSpec& spec, const RowPlan& plan);
 
-// Sectors of 32 bytes of the values' cache that the call writes a part of: they bound what scattered slots of
-// the x-split layout can reach. 0 for other layouts.
+// Writes of a part of a 32-byte sector of the values' cache, one for rows that follow each other into one
+// sector: they bound what scattered slots of the x-split layout can reach. 0 for other layouts.
 int64_t partial_value_sectors(const CaseSpec& spec, const RowPlan& plan);
 
 // Of its rows alone, known before anything is planned.
