@@ -45,21 +45,13 @@ __device__ __forceinline__ ValueTile<Index> tile_of_block(const BasicRopeCachePa
   return {first, head, exists ? static_cast<int>(left < tokens ? left : tokens) : 0};
 }
 
-// Where the values of a tile's tokens are kept, in elements from the start of the cache; -1: nowhere.
-template <typename Params, typename Index>
-__device__ __forceinline__ void find_places(const Params& p, const LaunchPlan& plan,
-                                            const ValueTile<Index>& tile, int thread, int64_t* places) {
-  const int at_once = plan.num_threads();
-#pragma unroll 1
-  for (int i = thread; i < kTileTokens; i += at_once) {
-    places[i] = -1;
-    if (i >= tile.num_tokens) continue;
-    const PendingKvRow<Params> row(p, tile.first_token + i);
-    const CheckedIndex<Index> slot = row.slot(p);
-    if (!slot.is_valid || !row.position(p).is_valid) continue;
-    const SlotInBlock<Index> at = locate(slot.value, p.block_size);
-    places[i] = p.value_cache.layout.row_offset(at.block, at.offset, tile.head);
-  }
+// Where the value of a token is kept, in elements from the start of the cache; -1: nowhere.
+template <typename Index, typename Params>
+__device__ __forceinline__ int64_t place_of(const Params& p, const PendingKvRow<Params>& row, int head) {
+  const CheckedIndex<Index> slot = row.slot(p);
+  if (!slot.is_valid || !row.position(p).is_valid) return -1;
+  const SlotInBlock<Index> at = locate(slot.value, p.block_size);
+  return p.value_cache.layout.row_offset(at.block, at.offset, head);
 }
 
 // In words: rows of the tile are aligned to no more.
@@ -79,13 +71,25 @@ __device__ __forceinline__ void stage_rows(const Params& p, const LaunchPlan& pl
   const SliceDims dims = slice_dims<kVec>({p.v_head_size, 0, 0}, true, thread - first_row * row_threads);
   if (!dims.has_lo) return;
   const CacheScale scale = scale_of_head<T, CacheT>(p, p.v_scale, tile.head);
+  constexpr int kAtOnce = 2;  // on their way together
 #pragma unroll 1
-  for (int row = first_row; row < tile.num_tokens; row += at_once) {
-    const T* from = head_of<const T>(p.v, static_cast<Index>(tile.first_token + row), tile.head);
-    const HeadSlice<T, kVec> x = load_slice<T, kVec>(from, p.v.dim_stride, dims);
-    const HeadSlice<CacheT, kVec> stored = to_cache_type<CacheT>(scale, x, widen(x));
-    stage(staged + row * plan.tile_pitch + dims.lo, stored.lo);
-    if (dims.has_hi) stage(staged + row * plan.tile_pitch + dims.hi, stored.hi);
+  for (int first = first_row; first < tile.num_tokens; first += kAtOnce * at_once) {
+    HeadSlice<T, kVec> x[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int row = first + j * at_once;
+      if (row >= tile.num_tokens) continue;
+      const T* from = head_of<const T>(p.v, static_cast<Index>(tile.first_token + row), tile.head);
+      x[j] = load_slice<T, kVec>(from, p.v.dim_stride, dims);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int row = first + j * at_once;
+      if (row >= tile.num_tokens) continue;
+      const HeadSlice<CacheT, kVec> stored = to_cache_type<CacheT>(scale, x[j], widen(x[j]));
+      stage(staged + row * plan.tile_pitch + dims.lo, stored.lo);
+      if (dims.has_hi) stage(staged + row * plan.tile_pitch + dims.hi, stored.hi);
+    }
   }
 }
 
@@ -153,8 +157,10 @@ __device__ __forceinline__ void value_tile(const Params& p, const LaunchPlan& pl
   if (tile.num_tokens == 0) return;
   const int thread = static_cast<int>((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x);
   wait_for_earlier_kernels();
+  const bool has_token = thread < tile.num_tokens;
+  const PendingKvRow<Params> row(p, tile.first_token + static_cast<Index>(has_token ? thread : 0));
   stage_rows<T, CacheT, kVec>(p, plan, tile, thread, staged);
-  find_places(p, plan, tile, thread, places);
+  if (thread < kTileTokens) places[thread] = has_token ? place_of<Index>(p, row, tile.head) : -1;
   __syncthreads();
 
   constexpr int kTokens = TokenGroup<CacheT>::kTokens, kGroups = kTileTokens / kTokens;

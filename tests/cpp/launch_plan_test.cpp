@@ -333,6 +333,7 @@ void expect_valid_grid(const RopeCacheParams& p) {
                                   : width == 2 ? most_slices_of_a_row<2>(p)
                                                : most_slices_of_a_row<1>(p));
   if (!plan.values_are_tiled) return;
+  ASSERT_GE(plan.num_threads(), kTileTokens) << "a thread finds the place of a token";
   ASSERT_GE(plan.heads_per_tile_block, 1);
   ASSERT_GE(int64_t{plan.heads_per_tile_block} * plan.tile_blocks, p.num_kv_heads);
   ASSERT_GE(plan.tile_pitch, p.v_head_size);
