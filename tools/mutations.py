@@ -67,14 +67,19 @@ MUTATIONS = [
     ),
     # --- positions and slots
     Mutation(
-        "position of the neighbour", "both", "kernels/slots.cuh",
+        "position of the neighbour", "cpu", "kernels/slots.cuh",
         "const int64_t pos = load_index(p.pos, token);",
         "const int64_t pos = load_index(p.pos, token > 0 ? token - 1 : token);",
     ),
     Mutation(
-        "offs ignored", "both", "kernels/slots.cuh",
-        "if (!p.has_offs) return pos;",
-        "if (!p.has_offs || p.has_cache) return pos;",
+        "offs ignored", "cpu", "kernels/slots.cuh",
+        "return p.has_offs ?",
+        "return p.has_offs && !p.has_cache ?",
+    ),
+    Mutation(
+        "offs ignored", "device", "kernels/row_indices.cuh",
+        "offs_.value(p.offs.is_int64));",
+        "int64_t{0});",
     ),
     Mutation(
         "window table skipped for fp8", "cpu", "kernels/slots.cuh",
@@ -83,8 +88,8 @@ MUTATIONS = [
     ),
     Mutation(
         "window table skipped for fp8", "device", "kernels/row_indices.cuh",
-        "if (has_window(p)) return",
-        "if (has_window(p) && p.cache_dtype != DType::fp8_e4m3) return",
+        "if (!has_window(p)) return slot;",
+        "if (!has_window(p) || p.cache_dtype == DType::fp8_e4m3) return slot;",
     ),
     Mutation(
         "negative slot not tested behind the window", "cpu", "kernels/slots.cuh",
@@ -97,18 +102,23 @@ MUTATIONS = [
         "return {block, slot % (block_size.divisor > 1 ? block_size.divisor - 1 : 1)};",
     ),
     Mutation(
-        "position of the neighbour in plain calls", "device", "kernels/row_indices.cuh",
-        "return {pos.is_below(p.cos_sin.num_rows), pos.value()};",
-        "return {pos.is_below(p.cos_sin.num_rows), pos.value() ^ 1};",
+        "position of the neighbour", "device", "kernels/row_indices.cuh",
+        "return {pos_.is_below(p.cos_sin.num_rows), pos_.value()};",
+        "return {pos_.is_below(p.cos_sin.num_rows), pos_.value() ^ 1};",
     ),
     Mutation(
         "first of two rows with one slot kept", "device", "kernels/last_of_slot.cuh",
-        "return is_asked_for &&",
-        "return false && is_asked_for &&",
+        "return __syncthreads_or(false) &&",
+        "return __syncthreads_or(false) && p.num_slots == 0 &&",
+    ),
+    Mutation(
+        "next row not looked at for the same slot", "device", "kernels/last_of_slot.cuh",
+        "row = token + 1 + watcher;",
+        "row = token + 2 + watcher;",
     ),
     Mutation(
         "run of slots stored where it is not aligned", "device", "kernels/value_tile.cuh",
-        "if (is_run && group.places[0] % group.num_tokens() == 0) {",
+        "if (is_run && group.places[0] % kTokens == 0) {",
         "if (is_run) {",
     ),
     Mutation(
@@ -136,6 +146,11 @@ MUTATIONS = [
         "KV-only rows taken for padding", "device", "kernels/plain_call.cuh",
         "(p.has_cache && row < p.slot_mapping.size);",
         "(p.has_cache && row < p.slot_mapping.size && row < p.num_tokens);",
+    ),
+    Mutation(
+        "last dim of values that lie apart dropped", "device", "kernels/rope_cache.cuh",
+        "if (dim < p.v_head_size) {",
+        "if (dim < p.v_head_size - 1) {",
     ),
     Mutation(
         "V rotated too", "cpu", "cache_ops/cpu_rows.cpp",
