@@ -18,11 +18,11 @@ __device__ __forceinline__ void watch_slot(const Params& p, const LaunchPlan& pl
   const Index watcher =
       (threadIdx.z - static_cast<unsigned>(plan.kv_rows_at_once)) * blockDim.y + threadIdx.y;
   wait_for_earlier_kernels();
-  const PendingIndex<Index> slot = pending_slot(p, token);
+  const PendingIndex<Index> slot = behind_window(p, PendingIndex<Index>(p.slot_mapping, token, true));
   bool is_asked_for = false;
 #pragma unroll 1
   for (Index row = token + 1 + watcher; row < p.slot_mapping.size; row += num_watchers) {
-    const PendingIndex<Index> later = pending_slot(p, row);
+    const PendingIndex<Index> later = behind_window(p, PendingIndex<Index>(p.slot_mapping, row, true));
     is_asked_for |= later.is_below(p.num_slots) & (later.value() == slot.value());
   }
   __syncthreads_or(is_asked_for);

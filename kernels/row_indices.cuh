@@ -76,12 +76,12 @@ class PendingPosition {
   PendingIndex<Index> pos_, offs_;
 };
 
-// A slot as a row asks for it, behind the window table where there is one.
+// The slot in the cache of a row that asks for one: behind the window table where there is one.
 template <typename Params, typename Index>
-__device__ __forceinline__ PendingIndex<Index> pending_slot(const Params& p, Index row) {
-  const PendingIndex<Index> slot(p.slot_mapping, row, has_slot(p, row));
-  if (!has_window(p)) return slot;
-  return {p.swa_slot_mapping, slot.value(), slot.is_below(p.swa_slot_mapping.size)};
+__device__ __forceinline__ PendingIndex<Index> behind_window(const Params& p,
+                                                             const PendingIndex<Index>& asked_for) {
+  if (!has_window(p)) return asked_for;
+  return {p.swa_slot_mapping, asked_for.value(), asked_for.is_below(p.swa_slot_mapping.size)};
 }
 
 // The numbers of a row of k and v. KV-only rows have no position and need none.
@@ -91,7 +91,10 @@ class PendingKvRow {
   using Index = IndexOf<Params>;
 
   __device__ __forceinline__ PendingKvRow(const Params& p, Index row)
-      : is_token_(is_token(p, row)), position_(p, row, is_token_), slot_(pending_slot(p, row)) {}
+      : is_token_(is_token(p, row)),
+        position_(p, row, is_token_),
+        asked_for_(p.slot_mapping, row, has_slot(p, row)),
+        slot_(behind_window(p, asked_for_)) {}
 
   __device__ __forceinline__ CheckedIndex<Index> position(const Params& p) const {
     if (!is_token_) return {true, 0};
@@ -104,13 +107,15 @@ class PendingKvRow {
 
   // Of a row whose slot is not valid: whether that is no fault.
   __device__ __forceinline__ bool is_padding(const Params& p) const {
-    return slot_.value(has_window(p) ? p.swa_slot_mapping.is_int64 : p.slot_mapping.is_int64) < 0;
+    if (asked_for_.value(p.slot_mapping.is_int64) < 0) return true;
+    return has_window(p) && asked_for_.is_below(p.swa_slot_mapping.size) &&
+           slot_.value(p.swa_slot_mapping.is_int64) < 0;
   }
 
  private:
   bool is_token_;
   PendingPosition<Params> position_;
-  PendingIndex<Index> slot_;
+  PendingIndex<Index> asked_for_, slot_;
 };
 
 }  // namespace kvrope

@@ -1,8 +1,9 @@
 // The kernel itself, run on the host one thread after the other (host_cuda.h), against the CPU kernel, to the
 // bit: the shapes of launches, both index widths, every vector width, lanes along tokens. What only a device
-// has (its conversion instructions, warps that run at the same time) the CUDA tests see.
+// has (its conversion instructions, warps that run at the same time) the CUDA tests see. Faults are recorded.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <random>
 
 #include "arguments.h"
@@ -142,12 +143,20 @@ FusedArguments with_own_outputs(const FusedArguments& args, const Shape& s) {
   return own;
 }
 
+FaultRecord run_with_record(const FusedArguments& args) {
+  FaultRecord record{};
+  RopeCacheParams params = make_params(args);
+  params.fault_record = &record;
+  run_on_host(params);
+  return record;
+}
+
 void expect_same_as_cpu_kernel(const Shape& shape, int& num_plain) {
   const FusedArguments args = make_call(shape);
   const FusedArguments cpu = with_own_outputs(args, shape), host = with_own_outputs(args, shape);
   num_plain += plan_launch(make_params(host)).is_plain;
   run_on_cpu("test", make_params(cpu));
-  run_on_host(make_params(host));
+  EXPECT_EQ(run_with_record(host).is_claimed, 0) << "padding is no fault";
   EXPECT_TRUE(is_same_bits(*cpu.q_out, *host.q_out)) << "q_out";
   EXPECT_TRUE(is_same_bits(*cpu.k_out, *host.k_out)) << "k_out";
   EXPECT_TRUE(shape.is_plain || is_same_bits(*cpu.zeros_out, *host.zeros_out)) << "zeros_out";
@@ -193,6 +202,43 @@ TEST(KernelOnHost, GivesTheBitsOfTheCpuKernel) {
     if (HasFailure()) return;
   }
   EXPECT_GT(num_plain, 60);
+}
+
+TEST(KernelOnHost, RecordsFaults) {
+  struct Fault {
+    const char* name;
+    FaultKind kind;
+    int64_t row, value;
+    std::function<void(FusedArguments&)> cause;
+  };
+  const auto window = [](FusedArguments& args, int64_t size) { args.swa_slot_mapping = at::arange(size); };
+  const std::vector<Fault> faults = {
+      {"slot", FaultKind::slot_out_of_range, 3, 96, [](auto& args) { args.slot_mapping[3] = 96; }},
+      {"slot of 64 bits", FaultKind::slot_out_of_range, 0, int64_t{1} << 32,
+       [](auto& args) { args.slot_mapping[0] = int64_t{1} << 32; }},
+      {"slot past the window table", FaultKind::slot_out_of_range, 2, 95,
+       [&](auto& args) { window(args, 95); }},
+      {"entry of the window table", FaultKind::window_slot_out_of_range, 4, 96,
+       [&](auto& args) { window(args, 96), (*args.swa_slot_mapping)[30] = 96; }},
+      {"position", FaultKind::position_out_of_range, 2, kPositions,
+       [](auto& args) { args.pos[2] = kPositions; }},
+      {"negative position", FaultKind::position_out_of_range, 0, -1, [](auto& args) { args.pos[0] = -1; }},
+      {"position with offset", FaultKind::position_out_of_range, 3, int64_t{1} << 31,
+       [](auto& args) { args.offs = at::zeros({kTokens}, at::kInt), (*args.offs)[3] = INT32_MAX - 6; }},
+      {"none: evicted", FaultKind::none, 0, 0,
+       [&](auto& args) { window(args, 96), (*args.swa_slot_mapping)[30] = -5; }},
+      {"none: padding behind a window", FaultKind::none, 0, 0, [&](auto& args) { window(args, 96); }},
+      {"none: padding without a position", FaultKind::none, 0, 0, [](auto& args) { args.pos[1] = 1000; }},
+  };
+  for (const Fault& fault : faults) {
+    FusedArguments args = small_call({});
+    args.q_out = at::empty_like(args.q), args.k_out = at::empty_like(args.k);
+    fault.cause(args);
+    const FaultRecord record = run_with_record(args);
+    EXPECT_EQ(record.kind, fault.kind) << fault.name;
+    EXPECT_EQ(record.row, fault.row) << fault.name;
+    EXPECT_EQ(record.value, fault.value) << fault.name;
+  }
 }
 
 }  // namespace
