@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from cases import Call, Case, build, verify
 from tensors import LAYOUTS
 from test_torch_citizen import OPERATOR, operator_arguments
+from without_data import converted_call, on_meta
 
 Choice = dict[str, Any]
 
@@ -117,35 +118,14 @@ def description(call: Call, results: Any, device_of: Any) -> list[Any]:
     ]  # fmt: skip
 
 
-def without_data(call: Call, convert: Any) -> Call:
-    """The call on converted tensors; one that is both input and output stays one."""
-    converted: dict[int, torch.Tensor] = {}
-    arguments = dict(call.arguments)
-    for name, tensor in call.tensors().items():
-        if id(tensor) not in converted:
-            converted[id(tensor)] = convert(tensor)
-        arguments[name] = converted[id(tensor)]
-    return Call(arguments)
-
-
 @pytest.mark.parametrize("row", ROWS, ids=name_of)
 def test_results_without_data_are_those_of_the_call(device: str, row: Row) -> None:
     """Fake and meta tensors: count, shapes, dtypes, strides, offsets, device and aliasing."""
     call = call_of(row, device)
     real = description(call, call.run(), lambda tensor: tensor.device)
     with FakeTensorMode() as mode:
-        fake_call = without_data(call, mode.from_tensor)
+        fake_call = converted_call(call, mode.from_tensor)
         fake = description(fake_call, fake_call.run(), lambda tensor: tensor.device)
     assert fake == real
-
-    storages: dict[int, torch.UntypedStorage] = {}
-
-    def to_meta(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        meta = storages.setdefault(storage._cdata, torch.UntypedStorage(storage.nbytes(), device="meta"))
-        empty = torch.empty(0, dtype=tensor.dtype, device="meta")
-        return empty.set_(meta, tensor.storage_offset(), tensor.shape, tensor.stride())
-
-    meta_call = without_data(call, to_meta)
-    meta = description(meta_call, meta_call.run(), lambda tensor: call.device)
-    assert meta == real
+    meta_call = on_meta(call)
+    assert description(meta_call, meta_call.run(), lambda tensor: call.device) == real
