@@ -12,7 +12,15 @@ from elements import Memory
 from test_torch_citizen import OPERATOR, operator_arguments
 from without_data import on_meta
 
-BOOLS = ["is_neox", "flash_layout", "apply_scale", "output_zeros", "match_unfused", "mrope_interleaved", "weight_plus_one"]
+BOOLS = [
+    "is_neox",
+    "flash_layout",
+    "apply_scale",
+    "output_zeros",
+    "match_unfused",
+    "mrope_interleaved",
+    "weight_plus_one",
+]
 
 
 def memory_of(arguments: dict[str, Any]) -> Memory:
@@ -59,25 +67,32 @@ KINDS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], type[Exception], 
     "nested": (nested(torch.strided), ValueError, LAYOUT),
     "jagged": (nested(torch.jagged), ValueError, LAYOUT),
     "quantized": (
-        lambda x: torch.quantize_per_tensor(float_like(x), 0.1, 0, torch.quint8), TypeError, "expected dtype .* got quint8"
+        lambda x: torch.quantize_per_tensor(float_like(x), 0.1, 0, torch.quint8),
+        TypeError, "expected dtype .* got quint8",
     ),
     "complex": (lambda x: float_like(x).to(torch.complex64), TypeError, "expected dtype .* got complex64"),
-    "conjugate": (lambda x: float_like(x).to(torch.complex64).conj(), TypeError, "expected dtype .* got complex64"),
+    "conjugate": (
+        lambda x: float_like(x).to(torch.complex64).conj(), TypeError, "expected dtype .* got complex64",
+    ),
     "negated": (
-        lambda x: float_like(x).to(torch.complex64).conj().imag, ValueError, "expected a tensor that holds its elements, got .* negation"
+        lambda x: float_like(x).to(torch.complex64).conj().imag,
+        ValueError, "expected a tensor that holds its elements, got .* negation",
     ),
     "zero tensor": (
-        lambda x: torch._efficientzerotensor(x.shape, device=x.device), ValueError, "expected a tensor that holds its elements, got .* ZeroTensor"
+        lambda x: torch._efficientzerotensor(x.shape, device=x.device),
+        ValueError, "expected a tensor that holds its elements, got .* ZeroTensor",
     ),
 }  # fmt: skip
-TENSORS = ["q", "k", "v", "key_cache", "value_cache", "slot_mapping", "pos", "cos_sin", "offs", "q_out", "k_out",
-           "zeros_out", "swa_slot_mapping"]  # fmt: skip
+TENSORS = [
+    "q", "k", "v", "key_cache", "value_cache", "slot_mapping", "pos", "cos_sin", "offs", "q_out", "k_out",
+    "zeros_out", "swa_slot_mapping",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TENSORS)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.replace(" ", "_"))
 def test_tensor_of_another_kind(device: str, kind: str, name: str) -> None:
-    """From the function and from the operator: the checker's words, nothing written, the next call is fine."""
+    """From function and operator: the checker's words, nothing written, the next call is fine."""
     case = Case(device, dtype=torch.float32, q_out="contiguous", k_out="contiguous", zeros_out="contiguous",
                 offs=[0] * 5, pos=[1] * 5, swa=range(128))  # fmt: skip
     call = build(case)
@@ -111,7 +126,11 @@ class Tagged(torch.Tensor):
 @pytest.mark.parametrize("make", [torch.nn.Parameter, lambda x, requires_grad: x.as_subclass(Tagged)],
                          ids=["parameter", "subclass"])  # fmt: skip
 def test_subclasses_are_tensors(device: str, make: Any, name: str) -> None:
-    call = build(Case(device, q_out="contiguous", k_out="contiguous", zeros_out="contiguous", offs=[0] * 5, pos=[1] * 5))
+    call = build(
+        Case(
+            device, q_out="contiguous", k_out="contiguous", zeros_out="contiguous", offs=[0] * 5, pos=[1] * 5
+        )
+    )
     call.arguments[name] = make(call.arguments[name], requires_grad=False)
     verify(call)
 
@@ -121,7 +140,9 @@ def test_subclasses_are_tensors(device: str, make: Any, name: str) -> None:
 def test_argument_that_is_no_tensor(name: str, value: Any) -> None:
     """Named, and described in a few words whatever it holds."""
     arguments = build(Case()).arguments
-    with pytest.raises(TypeError, match=f"^fused_qk_rope_reshape_and_cache: {name}: expected a tensor") as error:
+    with pytest.raises(
+        TypeError, match=f"^fused_qk_rope_reshape_and_cache: {name}: expected a tensor"
+    ) as error:
         kvrope.fused_qk_rope_reshape_and_cache(**{**arguments, name: value})
     assert len(str(error.value)) < 200
 

@@ -1,6 +1,6 @@
-"""Caches, rows, tables and index arrays whose element offsets pass 2^31, and more rows than a launch axis has.
+"""Caches, rows, tables, index arrays whose element offsets pass 2^31; more rows than a launch axis has.
 
-On the CPU only the pages that are touched take memory; on CUDA all of it does, and what does not fit is skipped.
+On the CPU only the pages that are touched take memory; on CUDA all of it does: what does not fit is skipped.
 """
 
 import math
@@ -32,7 +32,7 @@ def memory(num_bytes: int, device: str) -> torch.Tensor:
 
 
 def far_view(like: torch.Tensor, axis: int, fill: bool) -> torch.Tensor:
-    """A tensor of the same shape whose indices of one axis lie FAR apart: filled with the canary, or with `like`."""
+    """The same shape with the indices of one axis FAR apart, filled with the canary or with `like`."""
     order = [axis, *(i for i in range(like.dim()) if i != axis)]
     strides = packed_strides(like.shape, order)
     strides[axis] = FAR
@@ -61,7 +61,9 @@ def check_equal_calls(far: Call, near: Call) -> None:
         check_recorded_fault(far.device, [])
 
 
-SMALL = dict(num_tokens=4, num_blocks=2, block_size=4, kv_heads=2, q_heads=4, head_size=8, slots=[7, 0, -1, 5])
+SMALL = dict(
+    num_tokens=4, num_blocks=2, block_size=4, kv_heads=2, q_heads=4, head_size=8, slots=[7, 0, -1, 5]
+)
 
 
 @pytest.mark.parametrize("name", ["key_cache", "value_cache"])
@@ -70,7 +72,7 @@ SMALL = dict(num_tokens=4, num_blocks=2, block_size=4, kv_heads=2, q_heads=4, he
     *(("shuffled", axis) for axis in range(5)),
 ])  # fmt: skip
 def test_cache_with_an_axis_of_far_strides(device: str, layout: str, axis: int, name: str) -> None:
-    """Each stride in turn passes 2^31 elements: of blocks, heads, offsets, dims and both parts of a split one."""
+    """Each stride in turn passes 2^31 elements: of blocks, heads, offsets, dims, both parts of a split."""
     case = Case(device, layout=layout, cache_dtype=torch.float8_e4m3fn, x=2, k_scale=0.5, **SMALL)
     near = build(case)
     far = near.copy()
@@ -84,8 +86,7 @@ def test_cache_with_an_axis_of_far_strides(device: str, layout: str, axis: int, 
     check_equal_calls(far, near)
 
 
-ROWS = [("q", 0), ("q", 1), ("q", 2), ("k", 0), ("k", 1), ("k", 2), ("v", 0), ("v", 1), ("v", 2), ("q_out", 0),
-        ("k_out", 0), ("k_out", 1), ("k_out", 2), ("zeros_out", 0), ("zeros_out", 1), ("zeros_out", 2)]  # fmt: skip
+ROWS = [("q_out", 0), *((name, axis) for name in ("q", "k", "v", "k_out", "zeros_out") for axis in range(3))]
 
 
 @pytest.mark.parametrize("name, axis", ROWS)
@@ -153,7 +154,11 @@ def test_cache_of_more_than_2_31_elements(device: str, fp8: bool, layout: str) -
         got, want = far.arguments[name], near.arguments[name]
         check_same_bits(name, torch.cat((got[:4].view(torch.uint8), got[-4:].view(torch.uint8))),
                         want.view(torch.uint8))  # fmt: skip
-        middle = got[4:-4] if device == "cuda" else torch.cat((got[4:5].view(torch.uint8), got[-5:-4].view(torch.uint8)))
+        middle = (
+            got[4:-4]
+            if device == "cuda"
+            else torch.cat((got[4:5].view(torch.uint8), got[-5:-4].view(torch.uint8)))
+        )
         assert all((blocks == CANARY).all() for blocks in middle.view(torch.uint8).split(2**16)), name
 
 
@@ -182,7 +187,9 @@ def test_slots_past_2_31(device: str, window: bool) -> None:
     for name, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
         for i, slot in enumerate(live):
             check_same_bits(name, cache[slot], near.arguments[name][i])
-        untouched = [slot for base in live for slot in (base - 1, base + 1) if slot not in live and slot < num_slots]
+        untouched = [
+            slot for base in live for slot in (base - 1, base + 1) if slot not in live and slot < num_slots
+        ]
         assert all((cache[slot].view(torch.uint8) == CANARY).all() for slot in untouched)
     check_one_fault(far, window, num_slots)
 
@@ -203,8 +210,10 @@ def check_one_fault(call: Call, window: bool, value: int) -> None:
 
 
 def rows_of(call: Call, first: int, last: int) -> Call:
-    """The same call for some of its rows alone; caches of their own, of which only those rows' slots count."""
-    cut: dict[str, Any] = {name: call.arguments[name][first:last] for name in ("q", "k", "v", "pos", "slot_mapping")}
+    """The call for some of its rows alone, on copies of the caches."""
+    cut: dict[str, Any] = {
+        name: call.arguments[name][first:last] for name in ("q", "k", "v", "pos", "slot_mapping")
+    }
     caches = {name: call.arguments[name].clone() for name in ("key_cache", "value_cache")}
     return Call({**call.arguments, **cut, **caches, "q_out": None, "k_out": None})
 
@@ -226,7 +235,10 @@ def check_rows(call: Call, results: Any, ranges: list[tuple[int, int]]) -> None:
 def test_many_rows_of_several_heads(device: str, num_tokens: int) -> None:
     """Rows here and there are those of calls of their own, which smaller tests hold to the oracle."""
     generator = torch.Generator().manual_seed(1)
-    rows = [torch.randn(num_tokens, heads, 32, generator=generator).to(device, torch.bfloat16) for heads in (4, 2, 2)]
+    rows = [
+        torch.randn(num_tokens, heads, 32, generator=generator).to(device, torch.bfloat16)
+        for heads in (4, 2, 2)
+    ]
     slots = torch.randperm(num_tokens, generator=generator).to(device)
     call = build(Case(device, q_heads=4, head_size=32, num_tokens=1))
     caches = {name: torch.zeros(-(-num_tokens // 16), 16, 2, 32, dtype=torch.bfloat16, device=device)
@@ -249,7 +261,8 @@ def test_rows_of_more_than_2_31_elements(cuda: str) -> None:
     call = build(Case(cuda, q_heads=32, head_size=128, num_tokens=1))
     caches = {name: torch.zeros(-(-num_tokens // 16), 16, 2, 128, dtype=torch.bfloat16, device=cuda)
               for name in ("key_cache", "value_cache")}  # fmt: skip
-    call.arguments.update(caches, q=rows[0], k=rows[1], v=rows[2], slot_mapping=torch.randperm(num_tokens, device=cuda),
+    slots = torch.randperm(num_tokens, device=cuda)
+    call.arguments.update(caches, q=rows[0], k=rows[1], v=rows[2], slot_mapping=slots,
                           pos=torch.randint(256, (num_tokens,), device=cuda))  # fmt: skip
     results = call.run()
     check_rows(call, results, [(0, 64), (2**19 - 64, 2**19), (num_tokens - 65, num_tokens)])
@@ -259,12 +272,15 @@ def test_a_million_rows(cuda: str) -> None:
     """T = 2^20 + 1 against the oracle of the last rows; slots run backwards."""
     num_tokens = 2**20 + 1
     call = build(Case(cuda, q_heads=1, kv_heads=1, head_size=16, num_tokens=num_tokens, block_size=64,
-                      num_blocks=-(-num_tokens // 64), slots=range(num_tokens - 1, -1, -1), q_out="contiguous"))  # fmt: skip
+                      num_blocks=-(-num_tokens // 64), slots=range(num_tokens - 1, -1, -1),
+                      q_out="contiguous"))  # fmt: skip
     before = {name: tensor.clone() for name, tensor in call.tensors().items()}
     results = call.run()
     last = slice(num_tokens - 300, num_tokens)
     tail = Call({**call.arguments, **before, "q_out": None})
-    tail.arguments.update({name: tail.arguments[name][last] for name in ("q", "k", "v", "pos", "slot_mapping")})
+    tail.arguments.update(
+        {name: tail.arguments[name][last] for name in ("q", "k", "v", "pos", "slot_mapping")}
+    )
     assert not expect(tail.arguments).faults
     want = verify(tail).run()
     assert (bits_of(results[0][last]) == bits_of(want[0])).all()

@@ -8,10 +8,8 @@ from test_torch_citizen import check_equal_to_eager, fresh_compiler, step_argume
 
 
 def call(q, k, v, key_cache, value_cache, slot_mapping, pos, cos_sin, k_scale, **options):
-    return kvrope.fused_qk_rope_reshape_and_cache(
-        q, k, v, key_cache, value_cache, slot_mapping, pos, cos_sin, k_scale, None, True, True, output_zeros=False,
-        **options,
-    )  # fmt: skip
+    arguments = (q, k, v, key_cache, value_cache, slot_mapping, pos, cos_sin, k_scale, None, True, True)
+    return kvrope.fused_qk_rope_reshape_and_cache(*arguments, output_zeros=False, **options)
 
 
 def calls_in_order(q, k, v, key_cache, value_cache, *rest):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from cases import Call, Case, build, verify
+from cases import Case, build, verify
 from elements import bits_of
 
 CALLS: dict[str, dict[str, Any]] = {
@@ -75,7 +75,9 @@ def test_row_does_not_depend_on_its_batch(device: str, what: str) -> None:
 def test_in_place_100_times(device: str, is_neox: bool, strides: str) -> None:
     """T = 4096: both elements of a pair are read before either is written."""
     head_size = 64 if device == "cuda" else 16
-    case = dict(num_tokens=4096, q_heads=4, head_size=head_size, strides=strides, is_neox=is_neox, num_blocks=260)
+    case = dict(
+        num_tokens=4096, q_heads=4, head_size=head_size, strides=strides, is_neox=is_neox, num_blocks=260
+    )
     apart = build(Case(device, **case)).run()
     call = build(Case(device, q_out="in_place", k_out="in_place", **case))
     q, k = call.arguments["q"], call.arguments["k"]

@@ -1,7 +1,7 @@
 """Every error text in the sources is one that some bad call brings about and that a test reads.
 
-The texts are taken from the sources: the string literals of each check, in their order. A check that is added without
-a call that fails it makes this test fail.
+The texts are taken from the sources: the string literals of each check, in their order. A check that is added
+without a call that fails it makes this test fail.
 """
 
 import re
@@ -137,7 +137,8 @@ def test_every_error_text_is_read_by_a_test() -> None:
     missing = [
         name
         for name, pattern in sorted(texts.items())
-        if not any(text in name for text in left_out) and not any(re.search(pattern, message) for message in said)
+        if not any(text in name for text in left_out)
+        and not any(re.search(pattern, message) for message in said)
     ]
     assert missing == []
 

@@ -22,7 +22,7 @@ def table_among_others(device: str, width: int) -> torch.Tensor:
 @pytest.mark.parametrize("width", [64, 96, 65, 0, 384])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_table_narrower_or_wider_than_the_head(device: str, layout: str, width: int) -> None:
-    """Never rotated with foreign columns: refused, unless rotary_dim says that the table fits a part of the head."""
+    """No foreign columns: refused, unless rotary_dim says that the table fits a part of the head."""
     call = build(Case(device, head_size=128, layout=layout))
     call.arguments["cos_sin"] = table_among_others(device, width)
     memory = Memory(call.tensors())
@@ -37,25 +37,23 @@ def test_table_narrower_or_wider_than_the_head(device: str, layout: str, width: 
 @pytest.mark.parametrize("head_size", [40, 80, 96, 112, 192, 256])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("layout", ["flash", "x_split", "shuffled"])
-def test_columns_for_head_sizes_that_are_no_power_of_two(device: str, layout: str, dtype, head_size: int) -> None:
+def test_columns_for_head_sizes_that_are_no_power_of_two(
+    device: str, layout: str, dtype, head_size: int
+) -> None:
     """Cosine column j holds 1000 + j, sine column j 2000 + j; unit vectors spell out which one was taken."""
     units = torch.eye(head_size).unsqueeze(1)
     for is_neox, full_width in itertools.product((True, False), (True, False)):
         columns = head_size if full_width else head_size // 2
         row = torch.cat((1000.0 + torch.arange(columns), 2000.0 + torch.arange(columns)))
-        verify(
-            Case(
-                device, num_tokens=head_size, q_heads=1, kv_heads=1, head_size=head_size, dtype=dtype, q=units,
-                k=units, v=units, table=row.repeat(2, 1), table_rows=2, is_neox=is_neox, full_width=full_width,
-                layout=layout, x=8,
-            )
-        )  # fmt: skip
+        sizes = dict(num_tokens=head_size, q_heads=1, kv_heads=1, head_size=head_size, layout=layout, x=8)
+        table = dict(table=row.repeat(2, 1), table_rows=2, full_width=full_width, is_neox=is_neox)
+        verify(Case(device, dtype=dtype, q=units, k=units, v=units, **sizes, **table))
 
 
 @pytest.mark.parametrize("is_neox", [True, False], ids=["neox", "gptj"])
 @pytest.mark.parametrize("head_size", [64, 128])
 def test_the_table_ends_with_its_memory(device: str, head_size: int, is_neox: bool) -> None:
-    """Positions in the last row of an allocation that ends there: a reader past it is seen by a memory checker."""
+    """Positions in the last row of an allocation that ends there: a memory checker sees who reads on."""
     for table_dtype, full_width in itertools.product((torch.float32, torch.bfloat16), (False, True)):
         call = build(Case(device, head_size=head_size, is_neox=is_neox, table_rows=64, pos=[63] * 5,
                           table_dtype=table_dtype, full_width=full_width))  # fmt: skip
@@ -70,11 +68,11 @@ WRONG_RANKS = [(3, 4), (4, 1), (1, 4), (), (2, 2)]
 @pytest.mark.parametrize("shape", [*WRONG_RANKS, (5,), (3,)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
 def test_indices_of_another_rank_or_length(device: str, dtype, shape: tuple[int, ...], name: str) -> None:
-    """Positions of three axes among them: refused before anything is written, outputs and their guards included."""
+    """Positions of three axes among them: refused before anything is written, guard bands included."""
     if name == "slot_mapping" and shape == (3,):
         pytest.skip("a mapping may be shorter")
-    call = build(Case(device, num_tokens=4, pos=[0, 1, 2, 3], offs=[0] * 4, q_out="contiguous", k_out="contiguous",
-                      zeros_out="contiguous"))  # fmt: skip
+    outputs = dict(q_out="contiguous", k_out="contiguous", zeros_out="contiguous")
+    call = build(Case(device, num_tokens=4, pos=[0, 1, 2, 3], offs=[0] * 4, **outputs))
     call.arguments[name] = torch.zeros(shape, dtype=dtype, device=device)
     memory = Memory(call.tensors())
     with pytest.raises(ValueError, match=rf": {name}: expected .*got (\({', '.join(map(str, shape))}|\d)"):
@@ -105,17 +103,18 @@ SHARED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("what", SHARED)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_rows_that_share_a_slot_are_whole(device: str, layout: str, what: str) -> None:
-    """Eight rows for each of two slots: what is stored is one of them, in every layout and through every path."""
+    """Eight rows for each of two slots: what is stored is one of them, whatever the layout and path."""
     slots, num_tokens = [77, 5], 16
     values = torch.arange(num_tokens, dtype=torch.float32).reshape(-1, 1, 1).expand(-1, 2, 64)  # exact in fp8
-    case = Case(device, num_tokens=num_tokens, layout=layout, slots=slots * 8, k=values, v=values, rotary_dim=2,
-                **SHARED[what])  # fmt: skip
-    call = build(case)
+    options = dict(num_tokens=num_tokens, slots=slots * 8, k=values, v=values, rotary_dim=2, **SHARED[what])
+    call = build(Case(device, layout=layout, **options))
     for _ in range(100 if device == "cuda" else 10):
         call.run()
         for name in ("key_cache", "value_cache"):
             cache = call.arguments[name]
-            offsets = cache_offsets(cache, name == "key_cache", call.arguments["flash_layout"], slots)[..., 2:]
+            offsets = cache_offsets(cache, name == "key_cache", call.arguments["flash_layout"], slots)[
+                ..., 2:
+            ]
             bits = bits_at(storage_bytes(cache), cache.element_size(), offsets)
             for i, row in enumerate(bits.reshape(2, -1)):
                 assert (row == row[0]).all(), name

@@ -1,7 +1,7 @@
-"""Numbers that fit nothing, in every layout and dtype: caches are blocks 2..5 of eight, all filled with a canary.
+"""Numbers that fit nothing, in every layout and dtype. Caches are the middle of a canary-filled buffer.
 
-verify() compares every byte of every storage: the blocks beside the cache, the guard bands round it, the slots of
-rows that are not cached. The tables' and mappings' neighbours name live slots and hold NaN.
+verify() compares every byte of every storage: the blocks beside the cache, the guard bands round it, the
+slots of rows that are not cached. What lies beside tables and mappings names live slots and holds NaN.
 """
 
 import pytest
@@ -29,7 +29,7 @@ pytestmark = [
 
 
 def beyond(integer: torch.dtype, limit: int) -> list[int]:
-    """Numbers at and past a limit, up to the largest; some become small again when they are cut to fewer bits."""
+    """At and past a limit, up to the largest; some become small again when they are cut to fewer bits."""
     largest = torch.iinfo(integer).max
     wide = [2**31, 2**32, 2**32 + 5, 2**40 + 1, 2**62] if integer == torch.int64 else [2**30, 2**24 + 3]
     return [limit, limit + 1, 2 * limit, *wide, largest - 1, largest]

@@ -1,7 +1,7 @@
 """Launches that fail: the same call raises it, and what comes after is as it would have been.
 
-A launch is made to fail from outside: on a stream whose capture is broken already, and on a device that a failed
-assertion has lost. Each in a process of its own.
+A launch is made to fail from outside: on a stream whose capture is broken already, and on a device that a
+failed assertion has lost. Each in a process of its own, with outputs in place: the call allocates nothing.
 """
 
 from cuda_calls import run_script
@@ -11,7 +11,7 @@ import os
 good = build(Case("cuda"))
 good.copy().run()
 call = good.copy()
-call.arguments.update(q_out=call.arguments["q"], k_out=call.arguments["k"])  # nothing is allocated by the call
+call.arguments.update(q_out=call.arguments["q"], k_out=call.arguments["k"])
 stream = torch.cuda.Stream()
 torch.cuda.synchronize()
 graph = torch.cuda.CUDAGraph()
@@ -50,7 +50,7 @@ except RuntimeError:
     pass
 else:
     raise SystemExit("no assertion failed")
-call.arguments.update(q_out=call.arguments["q"], k_out=call.arguments["k"])  # nothing is allocated by the call
+call.arguments.update(q_out=call.arguments["q"], k_out=call.arguments["k"])
 try:
     call.run()
 except RuntimeError as error:

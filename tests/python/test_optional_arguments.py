@@ -1,4 +1,4 @@
-"""Optional arguments together: every pair of choices is in some call, for opcheck and for results without data."""
+"""Optional arguments together: every pair of choices is in some call."""
 
 import itertools
 from typing import Any, Iterator
@@ -16,13 +16,17 @@ Choice = dict[str, Any]
 
 CHOICES: dict[str, dict[str, Choice]] = {
     "layout": {name: dict(layout=name) for name in LAYOUTS},
-    "k_scale": {"none": {}, "scalar": dict(k_scale=0.5), "one": dict(k_scale=[0.5]), "heads": dict(k_scale=[0.5, 3.0])},
-    "v_scale": {"none": {}, "scalar": dict(v_scale=0.7), "one": dict(v_scale=[0.7]), "heads": dict(v_scale=[0.7, 2.0])},
+    "k_scale": {"none": {}, "scalar": dict(k_scale=0.5), "one": dict(k_scale=[0.5]),
+                "heads": dict(k_scale=[0.5, 3.0])},
+    "v_scale": {"none": {}, "scalar": dict(v_scale=0.7), "one": dict(v_scale=[0.7]),
+                "heads": dict(v_scale=[0.7, 2.0])},
     "apply_scale": {"applied": {}, "ignored": dict(apply_scale=False)},
-    "offs": {"none": {}, "int32": dict(offs=[2, -1, 0, 3, -9], offs_dtype=torch.int32), "int64": dict(offs=[9] * 5)},
-    "pos": {"int64": dict(pos=[9, 1, 30, 2, 9]), "int32": dict(pos=[9] * 5, pos_dtype=torch.int32, index_stride=2)},
-    "slots": {"all": {}, "padded": dict(slots=[3, -1, 7, 2, -5], slot_dtype=torch.int32), "fewer": dict(slots=[3, 9]),
-              "none": dict(slots=[])},
+    "offs": {"none": {}, "int32": dict(offs=[2, -1, 0, 3, -9], offs_dtype=torch.int32),
+             "int64": dict(offs=[9] * 5)},
+    "pos": {"int64": dict(pos=[9, 1, 30, 2, 9]),
+            "int32": dict(pos=[9] * 5, pos_dtype=torch.int32, index_stride=2)},
+    "slots": {"all": {}, "padded": dict(slots=[3, -1, 7, 2, -5], slot_dtype=torch.int32),
+              "fewer": dict(slots=[3, 9]), "none": dict(slots=[])},
     "window": {"none": {}, "int32": dict(swa=list(range(127, -1, -1))),
                "int64": dict(swa=list(range(128)), swa_dtype=torch.int64)},
     "q_out": {"omitted": {}, "given": dict(q_out="odd_offset"), "strided": dict(q_out="dim_stride_2"),
@@ -32,7 +36,8 @@ CHOICES: dict[str, dict[str, Choice]] = {
     "rotary": {"whole": {}, "part": dict(rotary_dim=32, rotary_dim_offset=5)},
     "rows": {"q": {}, "kv only": dict(num_kv_rows=7)},
     "style": {"neox": {}, "gptj": dict(is_neox=False, full_width=True)},
-    "dtype": {"bf16": {}, "fp16": dict(dtype=torch.float16, table_dtype=torch.float16), "fp32": dict(dtype=torch.float32)},
+    "dtype": {"bf16": {}, "fp16": dict(dtype=torch.float16, table_dtype=torch.float16),
+              "fp32": dict(dtype=torch.float32)},
     "cache": {"own": {}, "bytes": dict(cache_dtype=torch.uint8, kv_cache_dtype="fp8_e5m2"),
               "e4m3": dict(cache_dtype=torch.float8_e4m3fn), "e5m2": dict(cache_dtype=torch.float8_e5m2)},
     "strides": {"contiguous": {}, "fused": dict(strides="fused_qkv")},
@@ -46,7 +51,7 @@ def pairs_of(row: Row) -> set[tuple[tuple[str, str], tuple[str, str]]]:
 
 
 def all_pairs() -> Iterator[Row]:
-    """Few rows in which each pair of choices of two arguments stands once: the greedy way, the same in every run."""
+    """Few rows in which each pair of choices stands somewhere: the greedy way, the same in every run."""
     missing = {
         pair
         for a, b in itertools.combinations(CHOICES, 2)
@@ -56,7 +61,9 @@ def all_pairs() -> Iterator[Row]:
         row: Row = dict(min(missing))
         for name, choices in CHOICES.items():
             if name not in row:
-                row[name] = max(choices, key=lambda c: sum(p in missing for p in pairs_of(ordered({**row, name: c}))))
+                row[name] = max(
+                    choices, key=lambda c: sum(p in missing for p in pairs_of(ordered({**row, name: c})))
+                )
         row = ordered(row)
         missing -= pairs_of(row)
         yield row
@@ -96,7 +103,7 @@ def test_values(device: str, row: Row) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=name_of)
 def test_opcheck(device: str, row: Row) -> None:
-    """test_schema compares with allclose, which torch has not for fp8, and wants no declared write in place."""
+    """test_schema compares with allclose, which torch has not for fp8, and takes no call in place."""
     args, keywords = operator_arguments(call_of(row, device))
     tests = ["test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
     if row["cache"] in ("own", "bytes") and "in place" not in (row["q_out"], row["k_out"]):
@@ -105,14 +112,17 @@ def test_opcheck(device: str, row: Row) -> None:
     assert set(results.values()) == {"SUCCESS"}, results
 
 
+def is_same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.untyped_storage()._cdata == b.untyped_storage()._cdata
+
+
 def description(call: Call, results: Any, device_of: Any) -> list[Any]:
-    """Of each result: shape, dtype, strides, offset, device, and the arguments and results whose storage it has."""
-    storages = {name: tensor.untyped_storage()._cdata for name, tensor in call.tensors().items()}
+    """Each result's shape, dtype, strides, offset, device; arguments and results that have its storage."""
     return [
         (
             tuple(result.shape), result.dtype, result.stride(), result.storage_offset(), device_of(result),
-            [name for name, storage in storages.items() if storage == result.untyped_storage()._cdata],
-            [i for i, other in enumerate(results) if other.untyped_storage()._cdata == result.untyped_storage()._cdata],
+            [name for name, tensor in call.tensors().items() if is_same_storage(tensor, result)],
+            [i for i, other in enumerate(results) if is_same_storage(other, result)],
         )
         for result in results
     ]  # fmt: skip

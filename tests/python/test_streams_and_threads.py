@@ -75,7 +75,7 @@ def test_eight_threads_for_a_while(device: str) -> None:
 
 
 def test_threads_that_ask_for_faults_and_make_them(device: str) -> None:
-    """On the CPU each call raises in its own thread; on CUDA the record is that of one launch, never a mixture."""
+    """CPU: each call raises in its own thread. CUDA: the record is that of one launch, never a mixture."""
     calls = []
     for i in range(NUM_THREADS):
         slots = list(range(32))
@@ -110,7 +110,7 @@ def test_threads_that_ask_for_faults_and_make_them(device: str) -> None:
 
 
 def test_faults_are_whole_while_threads_launch_and_clear(cuda: str) -> None:
-    """Six threads make faults, two ask and clear: each report is one launch's, kind, row and value together."""
+    """Six threads make faults, two ask and clear: kind, row and value of each report are one launch's."""
     calls = []
     for i in range(6):
         slots = list(range(32))
@@ -127,7 +127,9 @@ def test_faults_are_whole_while_threads_launch_and_clear(cuda: str) -> None:
                     calls[i].run()
                 continue
             fault = kvrope.last_fault(cuda)
-            assert fault is None or (fault.kind == "slot_out_of_range" and fault.value - fault.row == 997), fault
+            assert fault is None or (fault.kind == "slot_out_of_range" and fault.value - fault.row == 997), (
+                fault
+            )
             try:
                 kvrope.check(cuda)
             except IndexError as error:
@@ -143,7 +145,7 @@ def test_faults_are_whole_while_threads_launch_and_clear(cuda: str) -> None:
 
 
 def test_second_host_thread_with_a_stream_of_its_own(cuda: str) -> None:
-    """It waits on its stream, fills q, calls and reads; the first thread's stream does other work meanwhile."""
+    """It waits, fills q, calls and reads on its stream; the first thread does other work meanwhile."""
     call = build(Case(cuda, num_tokens=64))
     expected, q = call.copy().run()[0], call.arguments["q"].clone()
     other = build(Case(cuda, num_tokens=300, num_blocks=40))
@@ -208,7 +210,7 @@ def test_another_stream_does_not_wait(cuda: str) -> None:
 
 
 ALL_INPUTS = dict(
-    num_tokens=8, num_kv_rows=9, slots=[0, 1, 2, 3, 4, 5, 6, 7, 8], swa=range(20, 120), offs=[0] * 8, pos=range(8),
+    num_tokens=8, num_kv_rows=9, slots=range(9), swa=range(20, 120), offs=[0] * 8, pos=range(8),
     k_scale=0.5, v_scale=[2.0, 3.0], cache_dtype=torch.float8_e4m3fn,
 )  # fmt: skip
 
@@ -216,7 +218,7 @@ ALL_INPUTS = dict(
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("outputs", [None, "contiguous"], ids=["omitted", "given"])
 def test_replay_follows_every_input(cuda: str, outputs: str | None, layout: str) -> None:
-    """New contents of q, k, v, slots, window table, positions, offsets, table and scales, one after another."""
+    """New contents of rows, slots, window table, positions, offsets, table and scales, one by one."""
     call = build(Case(cuda, layout=layout, q_out=outputs, k_out=outputs, zeros_out=outputs, **ALL_INPUTS))
     replay = captured(call)
     verify(call, replay)
@@ -305,7 +307,8 @@ def test_stream_of_the_tensors_device(cuda: str) -> None:
 def test_each_device_has_its_own_fault_record(cuda: str) -> None:
     needs_two_devices()
     calls = {
-        device: build(Case(device, **FAULTS[what])) for device, what in (("cuda:0", "slot"), ("cuda:1", "position"))
+        device: build(Case(device, **FAULTS[what]))
+        for device, what in (("cuda:0", "slot"), ("cuda:1", "position"))
     }
     for call in calls.values():
         call.run()
@@ -313,7 +316,9 @@ def test_each_device_has_its_own_fault_record(cuda: str) -> None:
         check_recorded_fault(torch.device(device), expect(call.arguments).faults)
 
 
-@pytest.mark.parametrize("argument", ["k", "v", "key_cache", "value_cache", "slot_mapping", "pos", "cos_sin", "k_scale"])
+@pytest.mark.parametrize(
+    "argument", ["k", "v", "key_cache", "value_cache", "slot_mapping", "pos", "cos_sin", "k_scale"]
+)
 def test_tensors_of_two_devices_are_refused(cuda: str, argument: str) -> None:
     needs_two_devices()
     call = build(Case("cuda:0", k_scale=0.5))

@@ -1,4 +1,4 @@
-"""Calls on tensors that have no data: shapes, strides, offsets, shared storages and shared tensors as in the call."""
+"""Calls on tensors without data: shapes, strides, offsets, what is shared as in the call on real ones."""
 
 from typing import Callable
 
