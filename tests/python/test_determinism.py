@@ -31,6 +31,7 @@ def is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
 @pytest.mark.parametrize("num_tokens", [5, 257, 2100])
 @pytest.mark.parametrize("what", CALLS)
 def test_100_repeats(device: str, what: str, num_tokens: int) -> None:
+    num_tokens = num_tokens if device == "cuda" else min(num_tokens, 600)
     call = build(Case(device, num_tokens=num_tokens, q_heads=4, head_size=32, **CALLS[what]))
     verify(call.copy())
     first = call.copy()
@@ -70,7 +71,7 @@ def test_row_does_not_depend_on_its_batch(device: str, what: str) -> None:
             assert is_same(alone.arguments[name], cache), (size, name)
 
 
-@pytest.mark.parametrize("strides", ["contiguous", "fused_qkv", "odd_offset"])
+@pytest.mark.parametrize("strides", ["contiguous", "fused_qkv"])
 @pytest.mark.parametrize("is_neox", [True, False], ids=["neox", "gptj"])
 def test_in_place_100_times(device: str, is_neox: bool, strides: str) -> None:
     """T = 4096: both elements of a pair are read before either is written."""

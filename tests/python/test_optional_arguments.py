@@ -105,7 +105,9 @@ def test_values(device: str, row: Row) -> None:
 def test_opcheck(device: str, row: Row) -> None:
     """test_schema compares with allclose, which torch has not for fp8, and takes no call in place."""
     args, keywords = operator_arguments(call_of(row, device))
-    tests = ["test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
+    tests = ["test_autograd_registration", "test_faketensor"]
+    if device == "cuda" or ROWS.index(row) % 3 == 0:  # it takes most of the time
+        tests.append("test_aot_dispatch_dynamic")
     if row["cache"] in ("own", "bytes") and "in place" not in (row["q_out"], row["k_out"]):
         tests.append("test_schema")
     results = torch.library.opcheck(OPERATOR, args, keywords, test_utils=tests)
