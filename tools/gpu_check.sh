@@ -48,7 +48,7 @@ stage_test() {
 
 stage_sanitize() {
   local tool status=0
-  local tests=("$build/kvrope_tests" "--gtest_filter=${KVROPE_SANITIZE_TESTS:-*CUDA*:*Cuda*:*cuda*}" --gtest_brief=1)
+  local tests=("$build/kvrope_tests" "--gtest_filter=${KVROPE_SANITIZE_TESTS:-*CUDA*:*Cuda*:*cuda*-BenchCuda.*}" --gtest_brief=1)
   local cases=("$build/kvrope-regress" run tests/shapes/quick.json --device cuda)
   [[ -z ${KVROPE_SANITIZE_TAG-} ]] || cases+=(--tag "$KVROPE_SANITIZE_TAG")
   export PYTORCH_NO_CUDA_MEMORY_CACHING=1  # each tensor is an allocation of its own, so that strays are seen
