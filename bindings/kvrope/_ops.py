@@ -59,7 +59,7 @@ def fused_qk_rope_reshape_and_cache(
         k_scale, v_scale: (), (1,) or (KH,) float32 on the device; stored = cast(x * (1 / scale)); None = 1.
         is_neox: pairs (i, i + R/2); False is GPT-J: (2i, 2i + 1).
         flash_layout: see key_cache.
-        apply_scale: False ignores k_scale and v_scale.
+        apply_scale: False ignores k_scale and v_scale, whatever they are.
         offs: (T,), int32 or int64, added to pos.
         q_out, k_out: as q and k; allocated when None; q and k themselves are allowed (in place).
         output_zeros, zeros_out: a tensor like q filled with zeros; allocated when None and output_zeros.
@@ -74,7 +74,7 @@ def fused_qk_rope_reshape_and_cache(
 
     Raises:
         ValueError: rank, shape, device, memory overlap or option that does not fit, named with what fits.
-        TypeError: a dtype that does not fit.
+        TypeError: a dtype that does not fit, no tensor, or an option that is not True or False.
         IndexError: on the CPU, a slot or position out of range, before anything is written. On CUDA such a row is
             not cached and the fault is recorded: see ``kvrope.last_fault`` and ``kvrope.check``.
     """

@@ -195,8 +195,9 @@ def test_the_call_waits_for_the_stream_and_the_stream_for_it(cuda: str, side: bo
 def test_another_stream_does_not_wait(cuda: str) -> None:
     """A call beside a long wait on another, non-blocking stream is done before it: nothing synchronises."""
     call = build(Case(cuda))
-    call.run()
     busy, free = torch.cuda.Stream(), torch.cuda.Stream()
+    with torch.cuda.stream(free):
+        call.run()
     torch.cuda.synchronize()
     with torch.cuda.stream(busy):
         torch.cuda._sleep(50 * SPIN)
