@@ -8,6 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from cases import Call, Case, build, verify
+from cuda_calls import captured
 from tensors import LAYOUTS
 from test_torch_citizen import OPERATOR, operator_arguments
 from without_data import converted_call, on_meta
@@ -99,6 +100,24 @@ def test_every_pair_of_choices_is_tried() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=name_of)
 def test_values(device: str, row: Row) -> None:
     verify(call_of(row, device))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=name_of)
+def test_captured(cuda: str, row: Row) -> None:
+    call = call_of(row, cuda)
+    verify(call, captured(call))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=name_of)
+def test_no_synchronisation(cuda: str, row: Row) -> None:
+    call = call_of(row, cuda)
+    call.copy().run()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        call.run()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name_of)
