@@ -55,6 +55,22 @@ void fused_kernel(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
   kServe(args);
 }
 
+void check_without_data(const FusedArguments& args) {
+  check_arguments(args);
+  check_no_overlap(args);
+}
+
+// Kinds of tensors for the checker to refuse with its own words: other layouts, and what torch would make
+// ready behind our back (its own handling expects mutated arguments to be returned).
+constexpr c10::DispatchKey kOtherLayouts[] = {
+    c10::DispatchKey::SparseCPU,        c10::DispatchKey::SparseCUDA,
+    c10::DispatchKey::SparseCsrCPU,     c10::DispatchKey::SparseCsrCUDA,
+    c10::DispatchKey::MkldnnCPU,        c10::DispatchKey::QuantizedCPU,
+    c10::DispatchKey::QuantizedCUDA,    c10::DispatchKey::NestedTensorCPU,
+    c10::DispatchKey::NestedTensorCUDA, c10::DispatchKey::AutogradNestedTensor};
+constexpr c10::DispatchKey kPending[] = {c10::DispatchKey::Negative, c10::DispatchKey::Conjugate,
+                                         c10::DispatchKey::ZeroTensor};
+
 }  // namespace
 
 // The Python call's arguments in its order; outputs are passed in and declared as mutated.
@@ -70,6 +86,12 @@ TORCH_LIBRARY(kvrope, m) {
         "int[]? mrope_section=None, bool mrope_interleaved=False, "
         "Tensor? q_weight=None, Tensor? k_weight=None, float eps=1e-6, bool weight_plus_one=False) -> ()");
   // clang-format on
+  const char* const name = "fused_qk_rope_reshape_and_cache";
+  for (const c10::DispatchKey key : kOtherLayouts)
+    m.impl(name, torch::dispatch(key, fused_kernel<run_fused>));
+  for (const c10::DispatchKey key : kPending) {
+    m.impl(name, torch::dispatch(key, torch::CppFunction::makeFallthrough()));
+  }
 }
 
 TORCH_LIBRARY_IMPL(kvrope, CPU, m) {
@@ -78,13 +100,8 @@ TORCH_LIBRARY_IMPL(kvrope, CPU, m) {
 TORCH_LIBRARY_IMPL(kvrope, CUDA, m) {
   m.impl("fused_qk_rope_reshape_and_cache", fused_kernel<run_fused>);
 }
-// A pending negation is for the checker to refuse: torch's own handling expects mutated arguments to be
-// returned.
-TORCH_LIBRARY_IMPL(kvrope, Negative, m) {
-  m.impl("fused_qk_rope_reshape_and_cache", torch::CppFunction::makeFallthrough());
-}
 TORCH_LIBRARY_IMPL(kvrope, Meta, m) {
-  m.impl("fused_qk_rope_reshape_and_cache", fused_kernel<check_arguments>);
+  m.impl("fused_qk_rope_reshape_and_cache", fused_kernel<check_without_data>);
 }
 
 }  // namespace kvrope

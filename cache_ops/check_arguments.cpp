@@ -32,8 +32,10 @@ class Checker {
     check_cache_dtypes();
     check_indices();
     check_rotation();
-    check_scale("k_scale", args_.k_scale);
-    check_scale("v_scale", args_.v_scale);
+    if (args_.apply_scale) {  // otherwise the scales are ignored, their form too
+      check_scale("k_scale", args_.k_scale);
+      check_scale("v_scale", args_.v_scale);
+    }
     check_outputs();
   }
 
@@ -213,8 +215,8 @@ void check_no_overlap(const FusedArguments& args) {
   std::vector<NamedTensor> read = {{"q", &args.q},     {"k", &args.k},
                                    {"v", &args.v},     {"slot_mapping", &args.slot_mapping},
                                    {"pos", &args.pos}, {"cos_sin", &args.cos_sin}};
-  if (args.k_scale) read.push_back({"k_scale", &*args.k_scale});
-  if (args.v_scale) read.push_back({"v_scale", &*args.v_scale});
+  if (args.apply_scale && args.k_scale) read.push_back({"k_scale", &*args.k_scale});
+  if (args.apply_scale && args.v_scale) read.push_back({"v_scale", &*args.v_scale});
   if (args.offs) read.push_back({"offs", &*args.offs});
   if (args.swa_slot_mapping) read.push_back({"swa_slot_mapping", &*args.swa_slot_mapping});
 

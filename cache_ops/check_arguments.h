@@ -17,7 +17,8 @@ inline constexpr int64_t kMaxHeads = 65535;                  // of q, and of k a
 void check_arguments(const FusedArguments& args);
 
 // No element that the call writes is shared with another argument or with itself; q_out = q and k_out = k
-// excepted. Needs addresses. Throws ValueError that names both arguments.
+// excepted. Works on meta tensors, by their storages; symbolic sizes are left to the call that runs. Throws
+// ValueError that names both arguments.
 void check_no_overlap(const FusedArguments& args);
 
 }  // namespace kvrope

@@ -4,6 +4,8 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
+#include <mutex>
 
 #include "cuda_capture.h"
 #include "cuda_fault_record.h"
@@ -14,14 +16,35 @@
 namespace kvrope {
 namespace {
 
-FaultRecord read_record(c10::Device device) {
-  TORCH_CHECK_VALUE(!is_capturing(device), text("kvrope: the fault record of ", device,
-                                                " cannot be read while a graph is being captured"));
+// Threads ask one after another: none reads what another one clears.
+std::mutex& record_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+FaultRecord read_when_idle(c10::Device device) {
   FaultRecord record;
   C10_CUDA_CHECK(cudaDeviceSynchronize());
   C10_CUDA_CHECK(
       cudaMemcpy(&record, cuda_fault_record(device.index()), sizeof record, cudaMemcpyDeviceToHost));
   return record;
+}
+
+FaultRecord read_record(c10::Device device) {
+  TORCH_CHECK_VALUE(!is_capturing(device), text("kvrope: the fault record of ", device,
+                                                " cannot be read while a graph is being captured"));
+  const FaultRecord record = read_when_idle(device);
+  // A launch of another thread may have claimed the record in between and still be filling it in.
+  return record.is_claimed ? read_when_idle(device) : record;
+}
+
+// A claimed record is nobody's to write: it is emptied first and free again at the very end.
+void clear_record(FaultRecord* record) {
+  constexpr size_t claim = offsetof(FaultRecord, kind);
+  C10_CUDA_CHECK(cudaMemset(&record->kind, 0, sizeof(FaultRecord) - claim));
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  C10_CUDA_CHECK(cudaMemset(&record->is_claimed, 0, claim));
+  C10_CUDA_CHECK(cudaDeviceSynchronize());  // a launch on another stream may follow at once
 }
 
 std::optional<Fault> describe(const FaultRecord& record) {
@@ -57,16 +80,17 @@ FaultRecord* cuda_fault_record(c10::DeviceIndex device) {
 std::optional<Fault> cuda_last_fault(c10::Device device) {
   device = with_index(device);
   const c10::cuda::CUDAGuard guard(device);
+  const std::lock_guard lock(record_mutex());
   return describe(read_record(device));
 }
 
 void cuda_check(c10::Device device) {
   device = with_index(device);
   const c10::cuda::CUDAGuard guard(device);
+  const std::lock_guard lock(record_mutex());
   const std::optional<Fault> fault = describe(read_record(device));
   if (!fault) return;
-  C10_CUDA_CHECK(cudaMemset(cuda_fault_record(device.index()), 0, sizeof(FaultRecord)));
-  C10_CUDA_CHECK(cudaDeviceSynchronize());  // a launch on another stream may follow at once
+  clear_record(cuda_fault_record(device.index()));
   TORCH_CHECK_INDEX(
       false, text("fused_qk_rope_reshape_and_cache on ", device, ": ", fault->argument, " gives ",
                   fault->value, " for row ", fault->row, ": ", fault->kind,

@@ -18,7 +18,7 @@ struct Fault {
 
 // One bad row of the first faulting launch on a device since the last check, or nothing. Waits for the
 // device. CPU devices never have one: there the call itself raises. Throws ValueError while a graph is being
-// captured.
+// captured. Several threads may launch, ask and clear at once.
 std::optional<Fault> last_fault(c10::Device device);
 
 // Throws c10::IndexError that describes last_fault(device) and clears it; returns when there is none.

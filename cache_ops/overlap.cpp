@@ -67,8 +67,9 @@ class BoundedSum {
   int steps_left_ = 0;
 };
 
+// Of two tensors that share a byte: whether they are one and the same view.
 bool is_same_view(const at::Tensor& a, const at::Tensor& b) {
-  if (a.const_data_ptr() != b.const_data_ptr() || a.scalar_type() != b.scalar_type() ||
+  if (bytes_of(a).begin != bytes_of(b).begin || a.scalar_type() != b.scalar_type() ||
       a.sizes() != b.sizes()) {
     return false;
   }
@@ -88,8 +89,18 @@ int64_t StridedBytes::end() const {
 
 StridedBytes bytes_of(const at::Tensor& tensor) {
   StridedBytes bytes;
-  bytes.begin = reinterpret_cast<int64_t>(tensor.const_data_ptr());
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (!impl->has_storage() || impl->has_symbolic_sizes_strides()) {
+    bytes.is_empty = true;
+    return bytes;
+  }
   bytes.item_size = tensor.element_size();
+  if (tensor.storage().device_type() == at::kMeta) {
+    bytes.begin = tensor.storage_offset() * bytes.item_size;
+    bytes.storage = tensor.storage().unsafeGetStorageImpl();
+  } else {
+    bytes.begin = reinterpret_cast<int64_t>(tensor.const_data_ptr());
+  }
   bytes.is_empty = tensor.numel() == 0;
   for (int64_t i = 0; i < tensor.dim(); ++i) {
     if (tensor.size(i) > 1) bytes.axes.push_back({tensor.size(i), tensor.stride(i) * bytes.item_size});
@@ -102,7 +113,8 @@ StridedBytes bytes_of(const at::Tensor& tensor) {
 // Index of a, minus index of b mirrored to (size - 1 - index), plus a byte within each item: all terms
 // positive.
 bool share_a_byte(const StridedBytes& a, const StridedBytes& b) {
-  if (a.is_empty || b.is_empty || a.begin >= b.end() || b.begin >= a.end()) return false;
+  if (a.is_empty || b.is_empty || a.storage != b.storage) return false;
+  if (a.begin >= b.end() || b.begin >= a.end()) return false;
   BoundedSum sum;
   for (const Axis& axis : a.axes) sum.add(axis.stride, axis.size - 1);
   for (const Axis& axis : b.axes) sum.add(axis.stride, axis.size - 1);

@@ -21,10 +21,13 @@ struct StridedBytes {
   int64_t begin = 0, item_size = 1;
   c10::SmallVector<Axis, 5> axes;  // smallest stride (in bytes) first; axes of size 1 left out
   bool is_empty = false;
+  // Tensors without data (meta) have no addresses: begin then counts from the start of this storage.
+  const void* storage = nullptr;
 
   int64_t end() const;  // one past the last byte
 };
 
+// Nothing where sizes or strides are symbolic: they are known, and judged, when the call runs.
 StridedBytes bytes_of(const at::Tensor& tensor);
 
 bool share_a_byte(const StridedBytes& a, const StridedBytes& b);

@@ -119,7 +119,7 @@ class CaseRecorder {
 
   // Values stand in that tell the scales apart.
   void add_scale(const char* name, const std::optional<at::Tensor>& scale, double value) {
-    if (!scale) return;
+    if (!scale || !args_.apply_scale) return;  // ignored, whatever it is
     keys_["scales"][name] =
         scale->dim() == 0 ? Json(value) : Json(std::vector<double>(scale->numel(), value));
   }

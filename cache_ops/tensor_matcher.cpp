@@ -47,9 +47,12 @@ void TensorMatcher::shape(const char* argument, const at::Tensor& tensor,
                     text(prefix(argument), "expected a tensor of shape ", pattern_text(sizes), ", got none"));
   TORCH_CHECK_VALUE(tensor.device() == device_, text(prefix(argument), "expected a tensor on ", device_,
                                                      " like q, got ", tensor.device()));
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided,
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_nested(),
                     text(prefix(argument), "expected a strided tensor, got another layout"));
-  TORCH_CHECK_VALUE(!tensor.is_neg(), text(prefix(argument), "expected a tensor without a pending negation"));
+  TORCH_CHECK_VALUE(
+      !tensor.is_neg() && !tensor._is_zerotensor(),
+      text(prefix(argument), "expected a tensor that holds its elements, got one with a pending ",
+           tensor.is_neg() ? "negation" : "allocation (a ZeroTensor)"));
   TORCH_CHECK_VALUE(
       tensor.dim() == static_cast<int64_t>(sizes.size()),
       text(prefix(argument), "expected shape ", pattern_text(sizes), ", got ", shape_text(tensor)));

@@ -4,7 +4,8 @@
 #   tools/gpu_check.sh STAGE...
 #     build      configure, compile, install into build-gpu/site
 #     test       ctest, pytest, the quick shape regression on the GPU
-#     sanitize   memcheck, racecheck, initcheck, synccheck over the GoogleTests and the quick regression
+#     sanitize   memcheck, racecheck, initcheck, synccheck over the GoogleTests and the quick regression; memcheck over
+#                edges.json and the tests of numbers that fit nothing
 #     bench      kvrope-regress bench and tools/bench_peers.py over tests/shapes/bench.json, with their plots
 #     verdicts   at T >= 1024 a planted slowdown of 10 % is SLOW, and the unchanged build is neither SLOW nor FAST
 #   KVROPE_CMAKE_ARGS        more CMake arguments
@@ -47,7 +48,7 @@ stage_test() {
 
 stage_sanitize() {
   local tool status=0
-  local tests=("$build/kvrope_tests" "--gtest_filter=${KVROPE_SANITIZE_TESTS:-*CUDA*:*Cuda*:*cuda*}" --gtest_brief=1)
+  local tests=("$build/kvrope_tests" "--gtest_filter=${KVROPE_SANITIZE_TESTS:-*CUDA*:*Cuda*:*cuda*-BenchCuda.*}" --gtest_brief=1)
   local cases=("$build/kvrope-regress" run tests/shapes/quick.json --device cuda)
   [[ -z ${KVROPE_SANITIZE_TAG-} ]] || cases+=(--tag "$KVROPE_SANITIZE_TAG")
   export PYTORCH_NO_CUDA_MEMORY_CACHING=1  # each tensor is an allocation of its own, so that strays are seen
@@ -55,13 +56,17 @@ stage_sanitize() {
     sanitize_program $tool "${tests[@]}" || status=1
     sanitize_program $tool "${cases[@]}" || status=1
   done
+  # Reads and writes at the edges of tensors: numbers that fit nothing, tables that end with their memory, odd alignment.
+  label=edges sanitize_program memcheck "$build/kvrope-regress" run tests/shapes/edges.json --device cuda || status=1
+  label=pytest sanitize_program memcheck python3 -m pytest -q -k cuda \
+    tests/python/test_{foreign_memory,field_faults}.py || status=1
   return $status
 }
 
-sanitize_program() {  # TOOL PROGRAM ARGS...
+sanitize_program() {  # TOOL PROGRAM ARGS..., called $label where the program's name does not say enough
   local tool=$1 name log start=$SECONDS result="nothing found"
   shift
-  name="$tool $(basename "$1")"
+  name="$tool ${label:-$(basename "$1")}"
   log="$build/${name/ /-}.log"
   compute-sanitizer --tool "$tool" --error-exitcode 1 "$@" >"$log" 2>&1 || result="FAILED with exit status $?"
   # A tool that did not start, or a filter that nothing matched, is no clean bill.

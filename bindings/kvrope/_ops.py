@@ -59,7 +59,7 @@ def fused_qk_rope_reshape_and_cache(
         k_scale, v_scale: (), (1,) or (KH,) float32 on the device; stored = cast(x * (1 / scale)); None = 1.
         is_neox: pairs (i, i + R/2); False is GPT-J: (2i, 2i + 1).
         flash_layout: see key_cache.
-        apply_scale: False ignores k_scale and v_scale.
+        apply_scale: False ignores k_scale and v_scale, whatever they are.
         offs: (T,), int32 or int64, added to pos.
         q_out, k_out: as q and k; allocated when None; q and k themselves are allowed (in place).
         output_zeros, zeros_out: a tensor like q filled with zeros; allocated when None and output_zeros.
@@ -74,10 +74,16 @@ def fused_qk_rope_reshape_and_cache(
 
     Raises:
         ValueError: rank, shape, device, memory overlap or option that does not fit, named with what fits.
-        TypeError: a dtype that does not fit.
+        TypeError: a dtype that does not fit, no tensor, or an option that is not True or False.
         IndexError: on the CPU, a slot or position out of range, before anything is written. On CUDA such a row is
             not cached and the fault is recorded: see ``kvrope.last_fault`` and ``kvrope.check``.
     """
+    if not (type(is_neox) is type(flash_layout) is type(apply_scale) is type(output_zeros) is bool):
+        _require_bools(is_neox=is_neox, flash_layout=flash_layout, apply_scale=apply_scale, output_zeros=output_zeros)
+    if not (type(match_unfused) is type(mrope_interleaved) is type(weight_plus_one) is bool):
+        _require_bools(match_unfused=match_unfused, mrope_interleaved=mrope_interleaved, weight_plus_one=weight_plus_one)
+    if not apply_scale:
+        k_scale = v_scale = None  # ignored, whatever they are
     try:
         if q_out is None:
             q_out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -116,7 +122,7 @@ def fused_qk_rope_reshape_and_cache(
             eps=eps,
             weight_plus_one=weight_plus_one,
         )
-    except (AttributeError, RuntimeError) as error:  # torch's answer to an argument that is not of the schema's type
+    except (AttributeError, RuntimeError, TypeError) as error:  # torch's answer to an argument of a type it cannot take
         _require_tensors(q=q, k=k, v=v, key_cache=key_cache, value_cache=value_cache, slot_mapping=slot_mapping, pos=pos)
         _require_tensors(cos_sin=cos_sin)
         _require_tensors(True, q_out=q_out, k_out=k_out, k_scale=k_scale, v_scale=v_scale, offs=offs, zeros_out=zeros_out)
@@ -130,9 +136,26 @@ def fused_qk_rope_reshape_and_cache(
     return rows, k_out, key_cache, value_cache, zeros_out
 
 
+def _require_bools(**options: object) -> None:
+    """Raise TypeError where an option is not True or False: torch would take anything for its truth."""
+    for name, value in options.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"fused_qk_rope_reshape_and_cache: {name}: expected True or False, got {_described(value)}")
+
+
 def _require_tensors(or_none: bool = False, **arguments: object) -> None:
-    """Raise TypeError where an argument is not a tensor."""
+    """Raise TypeError where an argument is not a tensor, ValueError where it is a nested one."""
     for name, value in arguments.items():
-        if not isinstance(value, Tensor) and not (or_none and value is None):
+        if or_none and value is None:
+            continue
+        if not isinstance(value, Tensor):
             fits = "a tensor or None" if or_none else "a tensor"
-            raise TypeError(f"fused_qk_rope_reshape_and_cache: {name}: expected {fits}, got {value!r}")
+            raise TypeError(f"fused_qk_rope_reshape_and_cache: {name}: expected {fits}, got {_described(value)}")
+        if value.is_nested:
+            raise ValueError(f"fused_qk_rope_reshape_and_cache: {name}: expected a strided tensor, got a nested one")
+
+
+def _described(value: object) -> str:
+    """The value where that is short, else its type."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"a {type(value).__name__}"

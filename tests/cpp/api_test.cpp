@@ -165,6 +165,17 @@ TEST_P(ApiOn, ScalesApplyToSixteenBitCachesUnlessToldOtherwise) {
   expect_reference(args, kSlots, options());
 }
 
+TEST_P(ApiOn, IgnoredScalesMayHaveAnyForm) {
+  FusedArguments args = small_call(options());
+  args.apply_scale = false;
+  args.k_scale = at::zeros({3, 4}, at::kDouble);
+  args.v_scale = at::Tensor();
+  expect_reference(args, kSlots, options());
+  args.k_scale = args.key_cache;  // not read, so that nothing is shared
+  args.v_scale = std::nullopt;
+  expect_reference(args, kSlots, options());
+}
+
 TEST_P(ApiOn, OffsetsAreAddedToPositions) {
   FusedArguments args = small_call(options());
   args.offs = integers({31, -31, 3, -7, 0}, options());

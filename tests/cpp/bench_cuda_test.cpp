@@ -1,5 +1,7 @@
 // Calls timed on a GPU: graphs without programmatic dependencies, and times that follow the work.
 #include <ATen/Context.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <gtest/gtest.h>
@@ -8,6 +10,8 @@
 
 #include "arguments.h"
 #include "floors.h"
+#include "make_params.h"
+#include "rope_cache.h"
 #include "runner/bench_statistics.h"
 #include "runner/call_buffers.h"
 #include "runner/case_file.h"
@@ -118,6 +122,33 @@ TEST_F(BenchCuda, ACallThatRaisesLeavesTheStreamUsable) {
   };
   EXPECT_THROW(prepare_calls(kGpu, timing, raises_in_capture), std::runtime_error);
   EXPECT_GT(median_time(timing, arguments), 0);
+}
+
+// Launches with a record and without one, in turn. Valid rows never come to the code that records.
+TEST_F(BenchCuda, TheFaultRecordCostsNothing) {
+  const at::Tensor memory = at::zeros({sizeof(FaultRecord)}, at::TensorOptions(at::kByte).device(kGpu));
+  for (int64_t tokens : {1, 64, 4096}) {
+    FusedArguments arguments = arguments_of(tokens);
+    arguments.q_out = at::empty_like(arguments.q);
+    arguments.k_out = at::empty_like(arguments.k);
+    const auto prepared = [&](FaultRecord* record) {
+      RopeCacheParams params = make_params(arguments);
+      params.fault_record = record;
+      CallTiming timing;
+      timing.group = {1, 100};
+      return prepare_calls(kGpu, timing, [params](int64_t) {
+        ASSERT_EQ(launch_rope_cache(params, c10::cuda::getCurrentCUDAStream(), true), cudaSuccess);
+      });
+    };
+    const auto with = prepared(static_cast<FaultRecord*>(memory.data_ptr())), without = prepared(nullptr);
+    std::vector<double> times_with, times_without;
+    for (int i = 0; i < 25; ++i) {
+      times_with.push_back(with->microseconds());
+      times_without.push_back(without->microseconds());
+    }
+    EXPECT_LT(median(times_with), 1.03 * median(times_without)) << tokens << " tokens";
+  }
+  EXPECT_FALSE(memory.any().item<bool>());
 }
 
 }  // namespace

@@ -341,6 +341,19 @@ TEST(RequireNoOverlap, InPlaceIsTheSameViewOrNothing) {
   EXPECT_NE(error_of({{"k_out", &same}}, {{"q", &q}}), "");
 }
 
+TEST(RequireNoOverlap, TensorsWithoutDataAreJudgedByTheirStorages) {
+  const at::TensorOptions meta = at::TensorOptions().device(at::kMeta);
+  const at::Tensor a = at::zeros({4, 8}, meta), other = at::zeros({4, 8}, meta), part = a.narrow(0, 1, 2);
+  EXPECT_EQ(error_of({{"key_cache", &a}, {"value_cache", &other}}, {}), "");
+  EXPECT_EQ(error_of({{"key_cache", &a}, {"value_cache", &part}}, {}),
+            "operation: value_cache: expected memory of its own, got elements shared with key_cache");
+  const at::Tensor left = a.narrow(1, 0, 4), right = a.narrow(1, 4, 4);
+  EXPECT_EQ(error_of({{"key_cache", &left}, {"value_cache", &right}}, {}), "");
+  const at::Tensor same = a.view({4, 8}), upper = a.narrow(0, 0, 3), lower = a.narrow(0, 1, 3);
+  EXPECT_EQ(error_of({{"q_out", &same}}, {{"q", &a}}), "");
+  EXPECT_NE(error_of({{"q_out", &upper}}, {{"q", &lower}}), "");
+}
+
 TEST(RequireNoOverlap, WrittenTensorsThatOverlapThemselves) {
   const at::Tensor expanded = at::zeros({1, 8}).expand({4, 8});
   EXPECT_EQ(error_of({{"k_out", &expanded}}, {}),

@@ -315,7 +315,7 @@ def test_pending_negation(argument: str) -> None:
     arguments = build(Case("cpu", dtype=torch.float32, q_out="contiguous")).arguments
     shape = arguments[argument].shape
     arguments[argument] = torch.zeros(shape, dtype=torch.complex64).conj().imag
-    with pytest.raises(ValueError, match=f"{argument}: expected a tensor without a pending negation"):
+    with pytest.raises(ValueError, match=f"{argument}: expected a tensor that holds its elements, got one with a pending negation"):
         kvrope.fused_qk_rope_reshape_and_cache(**arguments)
 
 

@@ -5,14 +5,16 @@ from typing import Any
 import kvrope
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from cases import Call, Case, build, verify
 from elements import Memory
 from tensors import GUARD, buffer
+from without_data import converted_call, on_meta
 
 
 def check_refused(call: Call, *names: str) -> None:
-    """A ValueError that names the arguments, before anything is written."""
+    """A ValueError that names the arguments, before anything is written; the same from tensors without data."""
     memory = Memory(call.tensors())
     with pytest.raises(ValueError) as error:
         call.run()
@@ -20,6 +22,19 @@ def check_refused(call: Call, *names: str) -> None:
     assert message.startswith(f"fused_qk_rope_reshape_and_cache: {names[0]}: expected"), message
     assert all(name in message for name in names) and "got" in message, message
     memory.compare()
+    with pytest.raises(ValueError) as error:
+        on_meta(call).run()
+    assert str(error.value) == message
+    with FakeTensorMode() as mode, pytest.raises(ValueError) as error:
+        converted_call(call, mode.from_tensor).run()
+    assert str(error.value) == message
+
+
+def check_allowed(call: Call) -> None:
+    on_meta(call).run()
+    with FakeTensorMode() as mode:
+        converted_call(call, mode.from_tensor).run()
+    verify(call)
 
 
 OUTPUTS = ["q_out", "k_out", "zeros_out", "key_cache", "value_cache"]
@@ -172,7 +187,7 @@ def test_interleaved_outputs_are_allowed(device: str) -> None:
         if name in ("q", "k", "v"):
             view.copy_(call.arguments[name])
         call.arguments[name] = view
-    verify(call)
+    check_allowed(call)
 
 
 def test_even_and_odd_elements_are_allowed(device: str) -> None:
@@ -183,16 +198,16 @@ def test_even_and_odd_elements_are_allowed(device: str) -> None:
         both = torch.zeros((*tensor.shape, 2), dtype=tensor.dtype, device=device)
         both[..., 1] = tensor
         call.arguments[source], call.arguments[output] = both[..., 1], both[..., 0]
-    verify(call)
+    check_allowed(call)
 
 
 def test_outputs_in_place_in_one_qkv_buffer_are_allowed(device: str) -> None:
-    verify(Case(device, strides="fused_qkv", q_out="in_place", k_out="in_place"))
+    check_allowed(build(Case(device, strides="fused_qkv", q_out="in_place", k_out="in_place")))
 
 
 @pytest.mark.parametrize("layout", ["packed_pages", "packed_heads"])
 def test_packed_pages_are_allowed(device: str, layout: str) -> None:
-    verify(Case(device, layout=layout, page_padding=7))
+    check_allowed(build(Case(device, layout=layout, page_padding=7)))
 
 
 def test_zeros_out_between_heads_is_allowed(device: str) -> None:
@@ -201,7 +216,7 @@ def test_zeros_out_between_heads_is_allowed(device: str) -> None:
     padded = torch.zeros((5, 8, 128), dtype=torch.bfloat16, device=device)
     padded[..., :64] = call.arguments["q"]
     call.arguments["q"], call.arguments["zeros_out"] = padded[..., :64], padded[..., 64:]
-    verify(call)
+    check_allowed(call)
 
 
 def test_empty_outputs_overlap_nothing(device: str) -> None:
@@ -218,4 +233,4 @@ def test_large_caches_are_judged_quickly(device: str) -> None:
     call = build(Case(device, head_size=4, q_heads=1, kv_heads=1))
     call.arguments["key_cache"] = page.as_strided(shape, (128, 8, 8, 2), 0)
     call.arguments["value_cache"] = page.as_strided(shape, (128, 8, 8, 2), 1)
-    verify(call)
+    check_allowed(call)

@@ -151,6 +151,7 @@ Pattern scales_of_other_heads(FuzzDraft& draft, Draw& draw) {
   draft.pin("/kv_heads", draft.kv_heads);
   int64_t count = draw.chance(0.3) ? 0 : draft.kv_heads + draw.between(1, 2);
   draft.pin("/scales/" + which, std::vector<double>(static_cast<size_t>(count), 0.5));
+  draft.pin("/apply_scale", true);  // a scale that is ignored may have any form
   return names(which + "_scale");
 }
 
@@ -264,7 +265,10 @@ void give(FuzzDraft& draft, const std::string& tensor) {
     draft.pin("/inputs/in_place", false);
     draft.pin("/outputs/" + tensor, true);
   }
-  if (tensor.ends_with("_scale")) draft.pin("/scales/" + tensor.substr(0, 1), 0.5);
+  if (tensor.ends_with("_scale")) {
+    draft.pin("/scales/" + tensor.substr(0, 1), 0.5);
+    draft.pin("/apply_scale", true);  // or it would be ignored
+  }
   if (tensor == "offs") draft.pin("/positions/offsets/value", 0);
   if (tensor == "swa_slot_mapping") draft.pin("/slots/swa/window", 1000);
 }
