@@ -1,5 +1,8 @@
 """Small models of transformers with random weights, built from their config classes, and runs of its engine."""
 
+import gc
+
+import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
@@ -65,8 +68,25 @@ CONFIGS = {
     "gpt-oss": lambda: GptOssConfig(
         **SIZES, **HEAD, **WINDOWS, rope_parameters=dict(YARN), num_local_experts=4, num_experts_per_tok=2
     ),
+    "llama-3-8b-layers": lambda: LlamaConfig(
+        **SIZES | dict(hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8,
+                       initializer_range=0.02),
+        rope_parameters=dict(rope_type="default", rope_theta=500000.0),
+    ),
     "gemma": lambda: GemmaConfig(**SIZES, **HEAD),  # not supported
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def quick_engine():
+    """One thread: models this small are slower with more. And the engine collects garbage twice a run: nothing that is
+    there already shall be looked at."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    gc.freeze()
+    yield
+    gc.unfreeze()
+    torch.set_num_threads(threads)
 
 
 def small_model(name: str, attention: str = "sdpa", dtype: torch.dtype = torch.float32, device: str = "cpu"):

@@ -1,5 +1,6 @@
 """build_cos_sin beside transformers: its rotary modules for real configs, its functions for every type of scaling."""
 
+import inspect
 import math
 
 import pytest
@@ -54,6 +55,18 @@ def config(scaling: dict, theta: float = 10000.0, head_size: int = 64, limit: in
         hidden_size=head_size * 4, num_attention_heads=4, head_dim=head_size, max_position_embeddings=limit,
         rope_parameters=dict(scaling) | {"rope_theta": theta},
     )  # fmt: skip
+
+
+def test_signature() -> None:
+    parameters = inspect.signature(kvrope.build_cos_sin).parameters.values()
+    assert [p.name for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD] == [
+        "rotary_dim", "max_position", "base", "scaling"
+    ]  # fmt: skip
+    assert {p.name: p.default for p in parameters if p.default is not p.empty} == dict(
+        base=10000.0, scaling=None, full_width=False, is_neox=True, dtype=torch.float32, device=None
+    )
+    documentation = inspect.getdoc(kvrope.build_cos_sin)
+    assert all(p.name in documentation and p.annotation is not p.empty for p in parameters)
 
 
 def table_of(inv_freq: torch.Tensor, attention_factor: float, rows: int = ROWS) -> torch.Tensor:

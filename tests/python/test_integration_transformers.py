@@ -6,26 +6,18 @@ from contextlib import contextmanager
 import pytest
 import torch
 import transformers
+from transformers import CompileConfig
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
 import kvrope.integrations.transformers as integration
 from kvrope.integrations import _transformers_attention as layers
 from kvrope.integrations import _transformers_table as tables
-from small_models import CONFIGS, generate, prompts, small_model
+from small_models import CONFIGS, generate, prompts, quick_engine, small_model  # noqa: F401 (used by every test)
 
 PROMPTS = prompts(64)
-FAMILIES = [name for name in CONFIGS if name != "gemma"]
+FAMILIES = [name for name in CONFIGS if name not in ("gemma", "llama-3-8b-layers")]
 EAGER_ALONE = ("gpt-oss",)  # transformers has no other back end for it here
 LAYERS = 2
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Models this small are slower with more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @contextmanager
@@ -38,13 +30,13 @@ def enabled(model: torch.nn.Module):
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> "list[dict]":
     """The keyword and positional arguments of each call that layers make."""
-    made, original = [], layers.fused_qk_rope_reshape_and_cache
+    made, original = [], layers._rotate_and_cache
 
     def counted(*args, **kwargs):
         made.append(dict(args=args, **kwargs))
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(layers, "fused_qk_rope_reshape_and_cache", counted)
+    monkeypatch.setattr(layers, "_rotate_and_cache", counted)
     return made
 
 
@@ -86,6 +78,35 @@ def test_matrix_on_cuda(cuda: str, name: str, attention: str, graphs: bool) -> N
     expected = generate(model, PROMPTS, new_tokens=24, **engine)
     with enabled(model):
         assert generate(model, PROMPTS, new_tokens=24, **engine) == expected
+
+
+def test_llama_3_8b_layers_on_cuda(cuda: str) -> None:
+    """Two layers of its shape."""
+    model = small_model("llama-3-8b-layers", device=cuda)
+    expected = generate(model, PROMPTS, new_tokens=24)
+    with enabled(model):
+        assert generate(model, PROMPTS, new_tokens=24) == expected
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "mistral-window"])
+def test_compiled_on_cuda(cuda: str, name: str) -> None:
+    """The whole model in one graph of torch.compile."""
+    model = small_model(name, device=cuda)
+    compiled = dict(varlen_compile_config=CompileConfig(fullgraph=True, mode="default", dynamic=True))
+    expected = generate(model, PROMPTS[:8], **compiled)
+    torch.compiler.reset()
+    with enabled(model):
+        assert generate(model, PROMPTS[:8], **compiled) == expected
+
+
+def test_traced(calls: "list[dict]") -> None:
+    """torch.compile's front end takes it, too, in one graph."""
+    model = small_model("llama")
+    expected = generate(model, PROMPTS[:2], new_tokens=2)
+    traced = dict(varlen_compile_config=CompileConfig(backend="eager", fullgraph=True, mode=None, dynamic=True))
+    with enabled(model):
+        assert generate(model, PROMPTS[:2], new_tokens=2, **traced) == expected
+    torch.compiler.reset()
 
 
 def last_logits(model: torch.nn.Module) -> torch.Tensor:

@@ -15,8 +15,10 @@ from torch import Tensor
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .._ops import fused_qk_rope_reshape_and_cache
 from ._transformers_table import RotaryTables
+
+# The operator itself: its Python function costs more time than the call where a step is a few milliseconds.
+_rotate_and_cache = torch.ops.kvrope.fused_qk_rope_reshape_and_cache.default
 
 _REPLACED = ("apply_rotary_pos_emb", "ALL_ATTENTION_FUNCTIONS")
 
@@ -24,10 +26,13 @@ _REPLACED = ("apply_rotary_pos_emb", "ALL_ATTENTION_FUNCTIONS")
 class FusedForward:
     """The forward of one attention layer: kvrope's under continuous batching, the class's own elsewhere."""
 
+    is_kvrope = True
+
     def __init__(self, layer: torch.nn.Module, attention: "FusedAttention") -> None:
         own = type(layer).forward
-        names = dict(zip(_REPLACED, (_not_yet_rotated, attention)))
-        fused = FunctionType(own.__code__, {**own.__globals__, **names}, own.__name__, own.__defaults__, own.__closure__)
+        names = {**own.__globals__, **dict(zip(_REPLACED, (_not_yet_rotated, attention)))}
+        del names["__name__"]  # by it torch.compile would look names up in the module
+        fused = FunctionType(own.__code__, names, own.__name__, own.__defaults__, own.__closure__)
         fused.__kwdefaults__ = own.__kwdefaults__
         self._own, self._fused = partial(own, layer), partial(fused, layer)
 
@@ -82,11 +87,13 @@ class FusedAttention:
         cos_sin, positions = self._tables.of(layer.layer_idx, kvrope_angles, position_ids[0], cache)
         rows = [x[0].transpose(0, 1) for x in (query, key, value)]  # (T, heads, D)
         blocks = [page.view(-1, cache.block_size, *page.shape[1:]) for page in pages]
-        q_out, k_out, _, _ = fused_qk_rope_reshape_and_cache(
-            *rows, *blocks, write_index[group], positions, cos_sin, None, None, is_neox=True, flash_layout=True,
-            output_zeros=False, rotary_dim=cos_sin.shape[1],
+        q_out, k_out = (torch.empty(row.shape, dtype=row.dtype, device=row.device) for row in rows[:2])
+        _rotate_and_cache(
+            *rows, *blocks, write_index[group], positions, cos_sin, k_scale=None, v_scale=None, is_neox=True,
+            flash_layout=True, apply_scale=False, offs=None, q_out=q_out, k_out=k_out, zeros_out=None,
+            swa_slot_mapping=None, rotary_dim=cos_sin.shape[1],
         )  # fmt: skip
-        query, key = (x.view(-1, *row.shape[1:]).transpose(0, 1)[None] for x, row in zip((q_out, k_out), rows))
+        query, key = q_out.transpose(0, 1)[None], k_out.transpose(0, 1)[None]
         written = _WrittenCache(cache, pages, before)
         return attention(
             layer, query, key, value, attention_mask, cache=written, position_ids=position_ids,

@@ -1,11 +1,12 @@
 """cos_sin tables with the values of a model's own rotary module."""
 
 from typing import Any, Dict, Tuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
+
+_PIECE = 65536  # rows
 
 
 class RotaryTables:
@@ -21,7 +22,6 @@ class RotaryTables:
     def __init__(self, rotary: torch.nn.Module, config: Any) -> None:
         self._rotary = rotary
         self._layer_types = config.layer_types if isinstance(rotary.rope_type, dict) else None
-        self._of_cache: "WeakKeyDictionary[PagedAttentionCache, Dict]" = WeakKeyDictionary()
         self._of_step: Dict = {}
 
     def of(
@@ -31,28 +31,34 @@ class RotaryTables:
         layer_type = None if self._layer_types is None else self._layer_types[layer]
         if self._depends_on_length(layer_type) or cache.num_full_attention_groups == 0:
             return self._rows_of_step(layer_type, angles)
-        tables = self._of_cache.setdefault(cache, {})
-        if layer_type not in tables:
-            tables[layer_type] = self._all_positions(layer_type, angles[0], cache.num_pages)
-        return tables[layer_type], positions
+        name = f"_kvrope_cos_sin_{layer_type}"
+        if not hasattr(cache, name):
+            setattr(cache, name, self._all_positions(layer_type, angles[0], cache.num_pages))
+        return getattr(cache, name), positions
 
     def _depends_on_length(self, layer_type: "str | None") -> bool:
         rope_type = self._rotary.rope_type if layer_type is None else self._rotary.rope_type[layer_type]
         return "dynamic" in rope_type or rope_type == "longrope"
 
     def _all_positions(self, layer_type: "str | None", like: Tensor, rows: int) -> Tensor:
+        """Piece by piece: the engine has left little memory for temporary tensors."""
         extra = () if layer_type is None else (layer_type,)
-        angles = self._rotary(like, torch.arange(rows, device=like.device)[None], *extra)
-        return self._table(angles)
+        pieces = torch.arange(rows, device=like.device).split(_PIECE)
+        return torch.cat([self._table(self._rotary(like, piece[None], *extra)) for piece in pieces])
 
     def _rows_of_step(self, layer_type: "str | None", angles: Tuple[Tensor, Tensor]) -> Tuple[Tensor, Tensor]:
         """Made by the first layer of a step, for all of its layers."""
+        if torch.compiler.is_compiling():  # the compiler finds that all layers make the same
+            return self._table_and_rows(angles)
         known_by, *result = self._of_step.get(layer_type, (None,))
         if known_by is not angles[0]:
-            table = self._table(angles)
-            result = [table, torch.arange(len(table), device=table.device)]
+            result = self._table_and_rows(angles)
             self._of_step[layer_type] = (angles[0], *result)
         return result[0], result[1]
+
+    def _table_and_rows(self, angles: Tuple[Tensor, Tensor]) -> Tuple[Tensor, Tensor]:
+        table = self._table(angles)
+        return table, torch.arange(table.shape[0], device=table.device)
 
     def _table(self, angles: Tuple[Tensor, Tensor]) -> Tensor:
         """One column a pair; values in the model's dtype, as the model has them, held in fp32."""
