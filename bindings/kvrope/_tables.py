@@ -1,4 +1,4 @@
-"""The table builder: a rope_scaling dict becomes typed fields, the rest is C++ (cache_ops/cos_sin_table.h)."""
+"""The table builder: a rope_scaling dict becomes typed fields; the rest is C++ (cos_sin_table.h)."""
 
 import operator
 from collections.abc import Mapping, Sequence
@@ -34,15 +34,16 @@ def build_cos_sin(
     transformers 5.17's own functions, then moved: the same bits on every device.
 
     Args:
-        rotary_dim: R, even: the rotated dims of a head (head size * partial_rotary_factor, where a model has one).
+        rotary_dim: R, even: the rotated dims of a head (head size * partial_rotary_factor).
         max_position: P, rows of the table. dynamic and longrope take it as the length of the sequence.
         base: rope_theta. A changed base is static NTK scaling.
-        scaling: rope_scaling or rope_parameters of a Hugging Face config: rope_type (or the older ``type``) default,
-            linear, dynamic, yarn, llama3, longrope or proportional, with the keys that it needs; other keys are
-            ignored, and None counts as absent. rope_theta in it replaces base. Attention factors (yarn, longrope) are
-            multiplied into cosines and sines. The length that the model was trained with is
-            original_max_position_embeddings; longrope without ``factor`` divides max_position_embeddings by it.
-            partial_rotary_factor is the caller's (rotary_dim), except for proportional.
+        scaling: rope_scaling or rope_parameters of a Hugging Face config: rope_type (or the older ``type``)
+            default, linear, dynamic, yarn, llama3, longrope or proportional, with the keys that it needs;
+            other keys are ignored, and None counts as absent. rope_theta in it replaces base. Attention
+            factors (yarn, longrope) are multiplied into cosines and sines. The length that the model was
+            trained with is original_max_position_embeddings; longrope without ``factor`` divides
+            max_position_embeddings by it. partial_rotary_factor is the caller's (rotary_dim), except for
+            proportional.
         full_width: one column for each element, (P, 2R), rather than for each pair, (P, R).
         is_neox: the order of a full width's columns: pair i in i and i + R/2; False is GPT-J: 2i and 2i + 1.
         dtype: float32, float16 or bfloat16.

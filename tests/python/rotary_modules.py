@@ -1,4 +1,4 @@
-"""transformers' own rotary module of a model in tests/shapes/models.json, built from the config fields given there."""
+"""transformers' own rotary module of a model in tests/shapes/models.json, from the config fields there."""
 
 import importlib
 import inspect

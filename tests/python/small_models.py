@@ -1,4 +1,4 @@
-"""Small models of transformers with random weights, built from their config classes, and runs of its engine."""
+"""Small models of transformers with random weights, from their config classes; runs of its engine."""
 
 import gc
 
@@ -25,6 +25,10 @@ SIZES = dict(
     vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
     num_key_value_heads=2, max_position_embeddings=512, bos_token_id=None, eos_token_id=None, pad_token_id=0,
     initializer_range=0.2,
+)  # fmt: skip
+LLAMA_3_8B_LAYER = dict(
+    hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8,
+    initializer_range=0.02,
 )  # fmt: skip
 HEAD = dict(head_dim=16)
 LLAMA3 = dict(
@@ -55,7 +59,8 @@ CONFIGS = {
     "mistral-window": lambda: MistralConfig(**SIZES, sliding_window=20),
     "gemma2": lambda: Gemma2Config(**SIZES, **HEAD, **WINDOWS, query_pre_attn_scalar=16),
     "gemma3": lambda: Gemma3TextConfig(
-        **SIZES, **HEAD, **WINDOWS, query_pre_attn_scalar=16, rope_parameters={k: dict(v) for k, v in GEMMA3_ROPE.items()}
+        **SIZES, **HEAD, **WINDOWS, query_pre_attn_scalar=16,
+        rope_parameters={layer_type: dict(given) for layer_type, given in GEMMA3_ROPE.items()},
     ),
     "phi3": lambda: Phi3Config(**SIZES, sliding_window=None),
     "phi3-partial-longrope": lambda: Phi3Config(
@@ -63,14 +68,14 @@ CONFIGS = {
         rope_parameters=LONGROPE | {"partial_rotary_factor": 0.5}, original_max_position_embeddings=64,
     ),
     "gpt-neox": lambda: GPTNeoXConfig(
-        **{k: v for k, v in SIZES.items() if k != "num_key_value_heads"} | {"hidden_size": 64}, rotary_pct=0.25
+        **{k: v for k, v in SIZES.items() if k != "num_key_value_heads"} | {"hidden_size": 64},
+        rotary_pct=0.25,
     ),
     "gpt-oss": lambda: GptOssConfig(
         **SIZES, **HEAD, **WINDOWS, rope_parameters=dict(YARN), num_local_experts=4, num_experts_per_tok=2
     ),
     "llama-3-8b-layers": lambda: LlamaConfig(
-        **SIZES | dict(hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8,
-                       initializer_range=0.02),
+        **SIZES | LLAMA_3_8B_LAYER,
         rope_parameters=dict(rope_type="default", rope_theta=500000.0),
     ),
     "gemma": lambda: GemmaConfig(**SIZES, **HEAD),  # not supported
@@ -79,8 +84,8 @@ CONFIGS = {
 
 @pytest.fixture(autouse=True)
 def quick_engine():
-    """One thread: models this small are slower with more. And the engine collects garbage twice a run: nothing that is
-    there already shall be looked at."""
+    """One thread: models this small are slower with more. And the engine collects garbage twice a run:
+    nothing that is there already shall be looked at."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     gc.freeze()
@@ -91,7 +96,9 @@ def quick_engine():
 
 def small_model(name: str, attention: str = "sdpa", dtype: torch.dtype = torch.float32, device: str = "cpu"):
     torch.manual_seed(11)
-    model = AutoModelForCausalLM.from_config(CONFIGS[name](), attn_implementation=f"paged|{attention}", dtype=dtype)
+    model = AutoModelForCausalLM.from_config(
+        CONFIGS[name](), attn_implementation=f"paged|{attention}", dtype=dtype
+    )
     return model.to(device).eval()
 
 

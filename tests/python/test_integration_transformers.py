@@ -1,4 +1,4 @@
-"""kvrope in transformers' continuous batching: the tokens of the unmodified engine, one call a layer, all or nothing."""
+"""kvrope in transformers' continuous batching: the engine's own tokens, one call a layer, all or nothing."""
 
 import copy
 from contextlib import contextmanager
@@ -12,7 +12,8 @@ from transformers.generation.continuous_batching.cache import PagedAttentionCach
 import kvrope.integrations.transformers as integration
 from kvrope.integrations import _transformers_attention as layers
 from kvrope.integrations import _transformers_table as tables
-from small_models import CONFIGS, generate, prompts, quick_engine, small_model  # noqa: F401 (used by every test)
+from small_models import CONFIGS, generate, prompts, small_model
+from small_models import quick_engine  # noqa: F401 (every test uses it)
 
 PROMPTS = prompts(64)
 FAMILIES = [name for name in CONFIGS if name not in ("gemma", "llama-3-8b-layers")]
@@ -55,7 +56,7 @@ def test_tokens_of_the_engine(device: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
-@pytest.mark.parametrize("engine", [dict(num_blocks=24), dict(max_batch_tokens=16, block_size=4, num_blocks=400)])
+@pytest.mark.parametrize("engine", [dict(num_blocks=24), dict(max_batch_tokens=16, block_size=4)])
 def test_other_engines(device: str, name: str, engine: dict) -> None:
     """A cache too small for all requests at once; small blocks and chunks. The other back end too."""
     model = small_model(name, "eager", device=device)
@@ -103,16 +104,16 @@ def test_traced(calls: "list[dict]") -> None:
     """torch.compile's front end takes it, too, in one graph."""
     model = small_model("llama")
     expected = generate(model, PROMPTS[:2], new_tokens=2)
-    traced = dict(varlen_compile_config=CompileConfig(backend="eager", fullgraph=True, mode=None, dynamic=True))
+    traced = CompileConfig(backend="eager", fullgraph=True, mode=None, dynamic=True)
     with enabled(model):
-        assert generate(model, PROMPTS[:2], new_tokens=2, **traced) == expected
+        assert generate(model, PROMPTS[:2], new_tokens=2, varlen_compile_config=traced) == expected
     torch.compiler.reset()
 
 
 def last_logits(model: torch.nn.Module) -> torch.Tensor:
-    """(N, vocabulary) of every step while the prompts are read, before any token depends on the arithmetic."""
+    """(N, vocabulary) of all steps that read prompts, before any token depends on the arithmetic."""
     steps = []
-    hook = model.register_forward_hook(lambda module, given, output: steps.append(output.logits[0].float().cpu()))
+    hook = model.register_forward_hook(lambda _, __, output: steps.append(output.logits[0].float().cpu()))
     generate(model, PROMPTS[:32], new_tokens=1)
     hook.remove()
     return torch.cat(steps)
@@ -142,7 +143,7 @@ def test_one_call_a_layer(device: str, calls: "list[dict]", monkeypatch: pytest.
     """Positions and write indices go in as the engine has them; nothing else writes the cache or rotates."""
     model = small_model("llama", device=device)
     steps = []
-    hook = model.register_forward_pre_hook(lambda module, args, kwargs: steps.append(kwargs), with_kwargs=True)
+    hook = model.register_forward_pre_hook(lambda _, __, kwargs: steps.append(kwargs), with_kwargs=True)
     with enabled(model):
         monkeypatch.setattr(PagedAttentionCache, "update", None)
         generate(model, PROMPTS[:8])
@@ -254,11 +255,20 @@ def rewrite_forward(model: torch.nn.Module) -> None:
 
 REFUSED = {
     "replaced layer": ("LlamaAttention with its own forward, got one that is replaced", replace_last_layer),
-    "replaced rotary": ("LlamaRotaryEmbedding with its own forward, got one that is replaced", replace_rotary),
+    "replaced rotary": (
+        "LlamaRotaryEmbedding with its own forward, got one that is replaced",
+        replace_rotary,
+    ),
     "other rotary": ("LlamaRotaryEmbedding with LlamaAttention, got .*Qwen2RotaryEmbedding", other_rotary),
     "missing layer": (r"one attention layer for each of 2 layers, got layers \[0\]", drop_layer),
-    "own class": ("attention layers among GPTNeoXAttention, .*Qwen3Attention, got .*MyAttention", subclass_layer),
-    "other code": ("forward that calls apply_rotary_pos_emb and ALL_ATTENTION_FUNCTIONS, got", rewrite_forward),
+    "own class": (
+        "attention layers among GPTNeoXAttention, .*Qwen3Attention, got .*MyAttention",
+        subclass_layer,
+    ),
+    "other code": (
+        "forward that calls apply_rotary_pos_emb and ALL_ATTENTION_FUNCTIONS, got",
+        rewrite_forward,
+    ),
     "dtype": ("a model in float32, float16 or bfloat16, got torch.float64", torch.nn.Module.double),
 }
 
@@ -276,9 +286,13 @@ def test_refused_whole(name: str) -> None:
 
 
 def test_unknown_models_and_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="among GPTNeoXAttention.*got transformers.models.gemma.*GemmaAttention"):
+    with pytest.raises(
+        ValueError, match="among GPTNeoXAttention.*got transformers.models.gemma.*GemmaAttention"
+    ):
         integration.enable(small_model("gemma"))
-    with pytest.raises(ValueError, match="attention layers and one rotary embedding, got 0 and 0 in a Linear"):
+    with pytest.raises(
+        ValueError, match="attention layers and one rotary embedding, got 0 and 0 in a Linear"
+    ):
         integration.enable(torch.nn.Linear(2, 2))
     monkeypatch.setattr(transformers, "__version__", "5.18.0")
     with pytest.raises(ValueError, match="expected transformers 5.17, got 5.18.0; the model is unchanged"):

@@ -14,12 +14,14 @@ from bench import transformers_engine  # noqa: E402
 
 def test_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     small = "--device cpu --small --layers 1 --batches 1 3 --requests 4 --rounds 1 --new-tokens 7 --context 8"
-    monkeypatch.setattr(sys, "argv", ["transformers_engine.py", *small.split(), "--json", str(tmp_path / "engine.json")])
+    arguments = [*small.split(), "--json", str(tmp_path / "engine.json")]
+    monkeypatch.setattr(sys, "argv", ["transformers_engine.py", *arguments])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     transformers_engine.main()
     document = json.loads((tmp_path / "engine.json").read_text())
     launches = document["launches_per_layer"]
-    assert launches["before"] - launches["after"] == 11  # 10 of the rotation and two index_copy_, for one call
+    # One call in place of ten operators of the rotation and two index_copy_.
+    assert launches["before"] - launches["after"] == 11
     assert [step["batch"] for step in document["decode_steps"]] == [1, 3]
     for step in document["decode_steps"]:
         assert step["before_ms"] > 0 and step["after_ms"] > 0

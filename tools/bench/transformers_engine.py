@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Measure transformers' continuous batching engine before and after kvrope.integrations.transformers.enable.
 
-Kernel launches of a layer, the model's part of a decode step at several batch sizes, with and without CUDA graphs, and
-tokens a second of whole runs, of a model of Llama-3-8B's shape with random weights in bf16 and paged|sdpa attention.
-Before and after take turns; times are medians. --small is a model for machines without a GPU.
+Kernel launches of a layer, the model's part of a decode step at several batch sizes, with and without CUDA
+graphs, and tokens a second of whole runs, of a model of Llama-3-8B's shape with random weights in bf16 and
+paged|sdpa attention. Before and after take turns; times are medians. --small is a model for machines without
+a GPU.
 
     tools/bench/transformers_engine.py --json engine.json
 """
 
 import argparse
 import json
-import platform
 import random
 import statistics
 import sys
@@ -28,8 +28,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.engine_steps import Recorder, run_engine  # noqa: E402
 
 LLAMA_3_8B = dict(
-    hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8, vocab_size=128256,
-    max_position_embeddings=8192, rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
+    hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8,
+    vocab_size=128256, max_position_embeddings=8192,
+    rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
 )  # fmt: skip
 SMALL = dict(
     hidden_size=64, intermediate_size=128, num_attention_heads=4, num_key_value_heads=2, vocab_size=97,
@@ -40,7 +41,9 @@ WARM_UP_STEPS = 4
 
 
 def make_model(shape: Dict, layers: int, device: str) -> torch.nn.Module:
-    config = LlamaConfig(**shape, num_hidden_layers=layers, bos_token_id=None, eos_token_id=None, pad_token_id=0)
+    config = LlamaConfig(
+        **shape, num_hidden_layers=layers, bos_token_id=None, eos_token_id=None, pad_token_id=0
+    )
     with torch.device(device):
         model = LlamaForCausalLM._from_config(config, attn_implementation="paged|sdpa", dtype=torch.bfloat16)
     return model.eval()
@@ -87,8 +90,8 @@ def milliseconds(medians: Dict[str, float]) -> Dict[str, float]:
 
 
 def end_to_end(model: torch.nn.Module, options: argparse.Namespace) -> Dict:
-    """Prompts of mixed lengths, from the first step to the end of the last, the engine's own work included. Without
-    graphs, as the engine itself chooses for sdpa."""
+    """Prompts of mixed lengths, from the first step to the end of the last, the engine's own work included.
+    Without graphs, as the engine itself chooses for sdpa."""
     draw = random.Random(3)
     lengths = [draw.randint(options.context // 4, 2 * options.context) for _ in range(options.requests)]
     prompts = random_prompts(lengths, model.config.vocab_size, 4)
@@ -99,8 +102,9 @@ def end_to_end(model: torch.nn.Module, options: argparse.Namespace) -> Dict:
             recorder = Recorder()
             tokens = run_engine(model, prompts, options.new_tokens, False, recorder)
             rates[state].append(tokens / recorder.seconds())
-    medians = {f"{state}_tokens_per_second": round(statistics.median(found), 1) for state, found in rates.items()}
-    return dict(requests=options.requests, new_tokens=options.new_tokens, **medians)
+    medians = {state: round(statistics.median(found), 1) for state, found in rates.items()}
+    named = {f"{state}_tokens_per_second": rate for state, rate in medians.items()}
+    return dict(requests=options.requests, new_tokens=options.new_tokens, **named)
 
 
 def measure(options: argparse.Namespace) -> Dict:
@@ -110,8 +114,10 @@ def measure(options: argparse.Namespace) -> Dict:
             "arguments": sys.argv[1:], "kvrope": kvrope.__version__, "transformers": transformers.__version__,
             "torch": torch.__version__, "cuda": torch.version.cuda,
         },
-        "device": {"type": options.device, "name": torch.cuda.get_device_name() if on_cuda else platform.processor()},
-        "model": {"shape": SMALL if options.small else LLAMA_3_8B, "layers": options.layers, "dtype": "bfloat16"},
+        "device": {"type": options.device, "name": torch.cuda.get_device_name() if on_cuda else ""},
+        "model": {
+            "shape": SMALL if options.small else LLAMA_3_8B, "layers": options.layers, "dtype": "bfloat16",
+        },
         "launches_per_layer": say("launches of a layer", launches(options.device)),
         "decode_steps": [], "end_to_end": [],
     }  # fmt: skip
@@ -125,14 +131,18 @@ def measure(options: argparse.Namespace) -> Dict:
 
 
 def say(what: str, found: Dict) -> Dict:
-    print(f"{what}: {', '.join(f'{key} {value}' for key, value in found.items())}", file=sys.stderr, flush=True)
+    values = ", ".join(f"{key} {value}" for key, value in found.items())
+    print(f"{what}: {values}", file=sys.stderr, flush=True)
     return found
 
 
 def parse(arguments: List[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", required=True, help="where the results go")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    present = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", choices=["cpu", "cuda"], default=present)
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64, 256])
     parser.add_argument("--context", type=int, default=64, help="tokens of each prompt")

@@ -1,9 +1,9 @@
-"""One attention layer of transformers with kvrope: the model's own forward, run with two of its names replaced.
+"""One attention layer of transformers with kvrope: its own forward, with two of its names replaced.
 
-A layer's forward projects, calls ``apply_rotary_pos_emb`` and hands q, k and v to an attention function, which calls
-``cache.update``: write the new rows, read all that the batch attends to. Here the rotation is left out, and between
-the layer and the attention function stands FusedAttention: it rotates and writes by one call of kvrope and passes a
-cache on whose ``update`` only reads.
+A layer's forward projects, calls ``apply_rotary_pos_emb`` and hands q, k and v to an attention function,
+which calls ``cache.update``: write the new rows, read all that the batch attends to. Here the rotation is
+left out, and between the layer and the attention function stands FusedAttention: it rotates and writes by one
+call of kvrope and passes a cache on whose ``update`` only reads.
 """
 
 from functools import partial
@@ -44,7 +44,8 @@ class FusedForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         is_paged = isinstance(kwargs.get("cache"), PagedAttentionCache)
-        if not is_paged or kwargs.get("block_table") is not None:  # with it, flash attention writes the cache itself
+        writes_itself = kwargs.get("block_table") is not None  # flash attention's decode
+        if not is_paged or writes_itself:
             return self._own(*args, **kwargs)
         return self._fused(*args, kvrope_angles=kwargs["position_embeddings"], **kwargs)
 
@@ -102,9 +103,11 @@ class FusedAttention:
 
 
 class _WrittenCache:
-    """The cache after a layer's write: ``update`` reads as PagedAttentionCache.update does, and writes nothing."""
+    """The cache after a layer's write: ``update`` reads what PagedAttentionCache.update does, no more."""
 
-    def __init__(self, cache: PagedAttentionCache, pages: Tuple[Tensor, Tensor], before: Optional[List[Tensor]]) -> None:
+    def __init__(
+        self, cache: PagedAttentionCache, pages: Tuple[Tensor, Tensor], before: Optional[List[Tensor]]
+    ) -> None:
         self._cache, self._pages, self._before = cache, pages, before
 
     def update(

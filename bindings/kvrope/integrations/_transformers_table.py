@@ -12,11 +12,11 @@ _PIECE = 65536  # rows
 class RotaryTables:
     """The table of each layer, for its positions.
 
-    Where a model's angles depend on the position alone, one table serves as long as a cache lives. It has a row for
-    each slot of the cache: no request can be longer. It belongs to the cache, so that captured graphs find it.
-    dynamic and longrope change their frequencies with the longest request of the step, and models of window layers
-    alone have requests longer than their cache: there the angles that the model has worked out for the step are the
-    table, and token t takes row t.
+    Where a model's angles depend on the position alone, one table serves as long as a cache lives. It has a
+    row for each slot of the cache: no request can be longer. It belongs to the cache, so that captured graphs
+    find it. dynamic and longrope change their frequencies with the longest request of the step, and models of
+    window layers alone have requests longer than their cache: there the angles that the model has worked out
+    for the step are the table, and token t takes row t.
     """
 
     def __init__(self, rotary: torch.nn.Module, config: Any) -> None:

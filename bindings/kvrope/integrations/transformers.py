@@ -6,8 +6,9 @@
     outputs = model.generate_batch(inputs, generation_config, continuous_batching_config)
     kvrope.integrations.transformers.disable(model)
 
-Each attention layer rotates q and k and writes k and v into the paged cache by one call, in place of transformers' own
-rotation and two index_copy_. All else, projections, norms, attention, scheduling, is transformers'.
+Each attention layer rotates q and k and writes k and v into the paged cache by one call, in place of
+transformers' own rotation and two index_copy_. All else, projections, norms, attention, scheduling, is
+transformers'.
 """
 
 from typing import Callable, Dict, List, Tuple
@@ -35,16 +36,17 @@ _MODELS = "transformers.models."
 
 
 def enable(model: Module) -> None:
-    """Let the attention layers of ``model`` use kvrope under continuous batching. Nothing changes elsewhere: ordinary
-    forward passes, ``generate`` and training run transformers' own code, and so do steps whose attention kernel writes
-    the cache itself (flash attention's decode over block tables).
+    """Let the attention layers of ``model`` use kvrope under continuous batching. Nothing changes elsewhere:
+    ordinary forward passes, ``generate`` and training run transformers' own code, and so do steps whose
+    attention kernel writes the cache itself (flash attention's decode over block tables).
 
-    For Llama, Qwen2, Qwen3, Mistral, Gemma-2 and Gemma-3 (text), Phi-3, GPT-NeoX and gpt-oss, in float32, float16 or
-    bfloat16, on CPU or CUDA. The angles are those of the model's own rotary module, in the model's dtype. Not while the
-    model generates; a persistent manager's captured graphs stay what they are. A second call changes nothing.
+    For Llama, Qwen2, Qwen3, Mistral, Gemma-2 and Gemma-3 (text), Phi-3, GPT-NeoX and gpt-oss, in float32,
+    float16 or bfloat16, on CPU or CUDA. The angles are those of the model's own rotary module, in the model's
+    dtype. Not while the model generates; a persistent manager's captured graphs stay what they are. A second
+    call changes nothing.
 
     Raises:
-        ValueError: a version of transformers, a model or a layer that is not known; no layer has been changed then.
+        ValueError: a version of transformers, a model or a layer that is not known. No layer is changed then.
     """
     _check_version()
     from ._transformers_attention import FusedAttention, FusedForward
@@ -60,8 +62,8 @@ def enable(model: Module) -> None:
 
 
 def disable(model: Module) -> None:
-    """Give every layer of ``model`` its own forward back. Not while the model generates. Without ``enable`` before it,
-    nothing happens."""
+    """Give every layer of ``model`` its own forward back. Not while the model generates. Without ``enable``
+    before it, nothing happens."""
     for layer in _enabled_layers(model):
         del layer.forward
 
@@ -76,7 +78,9 @@ def _check_version() -> None:
         raise ValueError(_refusal(f"transformers {' or '.join(SUPPORTED_VERSIONS)}", version))
 
 
-def _checked_parts(model: Module, missing_names: Callable[[Module], List[str]]) -> Tuple[List[Module], Module]:
+def _checked_parts(
+    model: Module, missing_names: Callable[[Module], List[str]]
+) -> Tuple[List[Module], Module]:
     """The attention layers and the rotary embedding of a model that is known in every part."""
     layers = [module for module in model.modules() if type(module).__name__.endswith("Attention")]
     rotaries = [module for module in model.modules() if type(module).__name__.endswith("RotaryEmbedding")]
@@ -105,9 +109,13 @@ def _check_layer(layer: Module, rotary: Module, missing_names: List[str]) -> Non
         raise ValueError(_refusal(f"{family} with {type(layer).__name__}", rotary_name))
     for module in (layer, rotary):
         if "forward" in vars(module):
-            raise ValueError(_refusal(f"{type(module).__name__} with its own forward", "one that is replaced"))
+            raise ValueError(
+                _refusal(f"{type(module).__name__} with its own forward", "one that is replaced")
+            )
     if missing_names:
-        raise ValueError(_refusal(f"{name}.forward that calls {' and '.join(missing_names)}", "one that does not"))
+        raise ValueError(
+            _refusal(f"{name}.forward that calls {' and '.join(missing_names)}", "one that does not")
+        )
 
 
 def _refusal(expected: str, got: str) -> str:
