@@ -100,16 +100,6 @@ def test_compiled_on_cuda(cuda: str, name: str) -> None:
         assert generate(model, PROMPTS[:8], **compiled) == expected
 
 
-def test_traced(calls: "list[dict]") -> None:
-    """torch.compile's front end takes it, too, in one graph."""
-    model = small_model("llama")
-    expected = generate(model, PROMPTS[:2], new_tokens=2)
-    traced = CompileConfig(backend="eager", fullgraph=True, mode=None, dynamic=True)
-    with enabled(model):
-        assert generate(model, PROMPTS[:2], new_tokens=2, varlen_compile_config=traced) == expected
-    torch.compiler.reset()
-
-
 def last_logits(model: torch.nn.Module) -> torch.Tensor:
     """(N, vocabulary) of all steps that read prompts, before any token depends on the arithmetic."""
     steps = []
