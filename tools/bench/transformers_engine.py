@@ -54,11 +54,11 @@ def random_prompts(lengths: List[int], vocabulary: int, seed: int) -> List[List[
     return [[draw.randrange(1, vocabulary) for _ in range(length)] for length in lengths]
 
 
-def launches(device: str) -> Dict[str, float]:
-    """Of one layer in a decode step: the difference of models with four layers and with two."""
-    prompts = random_prompts([24] * 8, SMALL["vocab_size"], 1)
+def launches(shape: Dict, device: str) -> Dict[str, float]:
+    """Of one layer in a decode step of 8 requests: the difference of models with four layers and with two."""
+    prompts = random_prompts([24] * 8, shape["vocab_size"], 1)
     counted: Dict[str, float] = {}
-    models = {layers: make_model(SMALL, layers, device) for layers in (2, 4)}
+    models = {layers: make_model(shape, layers, device) for layers in (2, 4)}
     for state, change in STATES.items():
         totals = {}
         for layers, model in models.items():
@@ -109,19 +109,18 @@ def end_to_end(model: torch.nn.Module, options: argparse.Namespace) -> Dict:
 
 def measure(options: argparse.Namespace) -> Dict:
     on_cuda = options.device == "cuda"
+    shape = SMALL if options.small else LLAMA_3_8B
     document = {
         "meta": {
             "arguments": sys.argv[1:], "kvrope": kvrope.__version__, "transformers": transformers.__version__,
             "torch": torch.__version__, "cuda": torch.version.cuda,
         },
         "device": {"type": options.device, "name": torch.cuda.get_device_name() if on_cuda else ""},
-        "model": {
-            "shape": SMALL if options.small else LLAMA_3_8B, "layers": options.layers, "dtype": "bfloat16",
-        },
-        "launches_per_layer": say("launches of a layer", launches(options.device)),
+        "model": {"shape": shape, "layers": options.layers, "dtype": "bfloat16"},
+        "launches_per_layer": say("launches of a layer", launches(shape, options.device)),
         "decode_steps": [], "end_to_end": [],
     }  # fmt: skip
-    model = make_model(document["model"]["shape"], options.layers, options.device)
+    model = make_model(shape, options.layers, options.device)
     for graphs in (False, True) if on_cuda else (False,):
         for batch in options.batches:
             document["decode_steps"].append(say("decode step", decode_steps(model, options, batch, graphs)))
