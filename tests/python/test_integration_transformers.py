@@ -216,6 +216,17 @@ def test_other_forward_passes_are_the_models_own(calls: "list[dict]") -> None:
     assert not calls
 
 
+def test_steps_that_attention_itself_caches_are_its_own() -> None:
+    """Flash attention's decode gets block tables in place of write indices."""
+    with enabled(small_model("llama")) as model:
+        forward = model.model.layers[0].self_attn.forward
+        forward._own, forward._fused = (lambda **_: "its own"), (lambda **_: "ours")
+        paged = dict(cache=object.__new__(PagedAttentionCache), position_embeddings=None)
+        assert forward(**paged, block_table=None) == "ours"
+        assert forward(**paged, block_table=torch.zeros(1, 1, 1)) == "its own"
+        assert forward(position_embeddings=None) == "its own"
+
+
 def replace_last_layer(model: torch.nn.Module) -> None:
     model.model.layers[-1].self_attn.forward = lambda *args, **kwargs: None
 
