@@ -1,8 +1,10 @@
 // kvrope._C: what Python needs besides the torch operator, which loading this module registers.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "cos_sin_table.h"
 #include "fault.h"
 
 namespace py = pybind11;
@@ -20,6 +22,35 @@ py::object last_fault(c10::Device device) {
   return py::make_tuple(fault->kind, fault->argument, fault->row, fault->value);
 }
 
+at::Tensor build_cos_sin(int64_t rotary_dim, int64_t max_position, double base,
+                         const std::optional<kvrope::RopeScaling>& scaling, bool full_width, bool is_neox,
+                         at::ScalarType dtype, c10::Device device) {
+  return kvrope::build_cos_sin(rotary_dim, max_position, base, scaling, {full_width, is_neox, dtype, device});
+}
+
+void bind_cos_sin_table(py::module_& m) {
+  using Scaling = kvrope::RopeScaling;
+  py::class_<Scaling>(m, "RopeScaling")
+      .def(py::init<>())
+      .def_readwrite("rope_type", &Scaling::rope_type)
+      .def_readwrite("rope_theta", &Scaling::rope_theta)
+      .def_readwrite("factor", &Scaling::factor)
+      .def_readwrite("original_max_position_embeddings", &Scaling::original_max_position_embeddings)
+      .def_readwrite("max_position_embeddings", &Scaling::max_position_embeddings)
+      .def_readwrite("attention_factor", &Scaling::attention_factor)
+      .def_readwrite("mscale", &Scaling::mscale)
+      .def_readwrite("mscale_all_dim", &Scaling::mscale_all_dim)
+      .def_readwrite("beta_fast", &Scaling::beta_fast)
+      .def_readwrite("beta_slow", &Scaling::beta_slow)
+      .def_readwrite("truncate", &Scaling::truncate)
+      .def_readwrite("low_freq_factor", &Scaling::low_freq_factor)
+      .def_readwrite("high_freq_factor", &Scaling::high_freq_factor)
+      .def_readwrite("short_factor", &Scaling::short_factor)
+      .def_readwrite("long_factor", &Scaling::long_factor)
+      .def_readwrite("partial_rotary_factor", &Scaling::partial_rotary_factor);
+  m.def("build_cos_sin", torch::wrap_pybind_function_no_gil(build_cos_sin));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
@@ -27,4 +58,5 @@ PYBIND11_MODULE(_C, m) {
   m.attr("has_cuda") = static_cast<bool>(KVROPE_HAS_CUDA);
   m.def("last_fault", torch::wrap_pybind_function(last_fault), py::arg("device"));
   m.def("check", torch::wrap_pybind_function_no_gil(kvrope::check), py::arg("device"));
+  bind_cos_sin_table(m);
 }

@@ -1,6 +1,15 @@
 #include "text.h"
 
+#include <array>
+#include <cstdio>
+
 namespace kvrope {
+
+std::string text_of(double number) {
+  std::array<char, 32> digits;
+  std::snprintf(digits.data(), digits.size(), "%.10g", number);
+  return digits.data();
+}
 
 std::string text_of(const c10::SymInt& number) {
   const std::optional<int64_t> known = number.maybe_as_int();

@@ -21,6 +21,7 @@ inline std::string text_of(int64_t number) {
 inline std::string text_of(c10::Device device) {
   return device.str();
 }
+std::string text_of(double number);  // "0.25", "500000"
 std::string text_of(const c10::SymInt& number);
 std::string text_of(c10::SymIntArrayRef numbers);  // "(5, 2, 64)"
 

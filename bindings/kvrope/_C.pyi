@@ -1,6 +1,6 @@
 """What Python needs besides the torch operator, which loading this module registers."""
 
-from typing import Optional, Tuple
+from typing import List, Optional, Tuple
 
 import torch
 
@@ -9,3 +9,34 @@ has_cuda: bool
 
 def last_fault(device: torch.device) -> Optional[Tuple[str, str, int, int]]: ...
 def check(device: torch.device) -> None: ...
+
+class RopeScaling:
+    """kvrope::RopeScaling: the keys of a rope_scaling dict, typed."""
+
+    rope_type: str
+    rope_theta: Optional[float]
+    factor: Optional[float]
+    original_max_position_embeddings: Optional[float]
+    max_position_embeddings: Optional[float]
+    attention_factor: Optional[float]
+    mscale: Optional[float]
+    mscale_all_dim: Optional[float]
+    beta_fast: Optional[float]
+    beta_slow: Optional[float]
+    truncate: Optional[bool]
+    low_freq_factor: Optional[float]
+    high_freq_factor: Optional[float]
+    short_factor: Optional[List[float]]
+    long_factor: Optional[List[float]]
+    partial_rotary_factor: Optional[float]
+
+def build_cos_sin(
+    rotary_dim: int,
+    max_position: int,
+    base: float,
+    scaling: Optional[RopeScaling],
+    full_width: bool,
+    is_neox: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> torch.Tensor: ...

@@ -5,11 +5,20 @@ import torch as _torch  # noqa: F401  (its libraries must be loaded before ours)
 from . import _C
 from ._faults import Fault, check, last_fault
 from ._ops import fused_qk_rope_reshape_and_cache
+from ._tables import build_cos_sin
 
 __version__: str = _C.__version__
 has_cuda: bool = _C.has_cuda
 
-__all__ = ["Fault", "check", "cmake_prefix_path", "fused_qk_rope_reshape_and_cache", "has_cuda", "last_fault"]
+__all__ = [
+    "Fault",
+    "build_cos_sin",
+    "check",
+    "cmake_prefix_path",
+    "fused_qk_rope_reshape_and_cache",
+    "has_cuda",
+    "last_fault",
+]
 
 
 def __getattr__(name: str) -> str:

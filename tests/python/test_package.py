@@ -41,7 +41,7 @@ def test_imports_from_any_folder(tmp_path):
 
 def test_layout_of_the_package():
     files = ["py.typed", "lib/libkvrope_cache_ops.so", "lib/libkvrope_torch.so", "lib/libkvrope_kernels.a"]
-    files += ["include/kvrope/arguments.h", "include/kvrope/fault.h", "include/kvrope/kernels/rope_cache.h"]
+    files += [f"include/kvrope/{name}.h" for name in ("arguments", "cos_sin_table", "fault", "kernels/rope_cache")]
     files += ["lib/cmake/kvrope/kvropeConfig.cmake", "lib/cmake/kvrope/kvropeConfigVersion.cmake"]
     assert [name for name in files if not (PACKAGE / name).is_file()] == []
     assert list(PACKAGE.glob("_C*.so"))

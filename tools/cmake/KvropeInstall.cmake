@@ -6,7 +6,7 @@ set_target_properties(${kvrope_libraries} PROPERTIES INSTALL_RPATH
   "$ORIGIN;${KVROPE_TORCH_LIB_DIR};${CUDAToolkit_LIBRARY_DIR}")
 install(TARGETS kvrope_kernels kvrope_cache_ops EXPORT kvropeTargets LIBRARY DESTINATION lib ARCHIVE DESTINATION lib)
 install(TARGETS kvrope_torch LIBRARY DESTINATION lib)
-install(FILES cache_ops/arguments.h cache_ops/fault.h DESTINATION include/kvrope)
+install(FILES cache_ops/arguments.h cache_ops/cos_sin_table.h cache_ops/fault.h DESTINATION include/kvrope)
 install(DIRECTORY kernels/ DESTINATION include/kvrope/kernels
   FILES_MATCHING PATTERN "*.h" PATTERN "*.cuh" PATTERN instantiations EXCLUDE)
 

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 #include <kvrope/arguments.h>
+#include <kvrope/cos_sin_table.h>
 #include <kvrope/fault.h>
 
 #include <cstdio>
@@ -44,6 +45,11 @@ void run_step(c10::Device device) {
   require(outputs.k_out.equal(quarter_turn(args.k)), "k_out is rotated");
   require(args.key_cache.equal(expected_keys), "slot 5 of the key cache, and nothing else, is written");
   require(args.value_cache.equal(expected_values), "slot 5 of the value cache, and nothing else, is written");
+
+  kvrope::CosSinOptions options;
+  options.device = device;
+  const at::Tensor table = kvrope::build_cos_sin(8, 16, 10000, std::nullopt, options);
+  require(table.equal(kvrope::build_cos_sin(8, 16).to(device)), "a table is the same on every device");
 
   args.pos = args.pos.to(at::kFloat);
   bool refused = false;

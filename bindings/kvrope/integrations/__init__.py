@@ -1,0 +1,1 @@
+"""kvrope inside engines that people already use: ``kvrope.integrations.transformers``."""
