@@ -1,0 +1,25 @@
+// A whole run: random requests for a number of steps, then until all are served.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "engine_step/engine.h"
+
+namespace kvrope::engine {
+
+struct RunOptions {
+  SchedulerConfig scheduler;
+  ModelConfig model;
+  int64_t steps = 1000, seed = 1;
+  std::string inject;  // "slot" or "position": now and then a row goes beyond the cache or the rotary table
+  c10::Device device = at::kCPU;
+};
+
+// Serves and audits the end. `before_step` may look at the engine, and change it.
+Statistics serve(const RunOptions& options, const std::function<void(Engine&)>& before_step = {});
+
+// What was done, for people.
+std::string report(const RunOptions& options, const Statistics& statistics);
+
+}  // namespace kvrope::engine
