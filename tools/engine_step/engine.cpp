@@ -1,6 +1,5 @@
 #include "engine_step/engine.h"
 
-#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -49,7 +48,6 @@ Engine::Engine(const SchedulerConfig& scheduler, const ModelConfig& model, int64
 Engine::~Engine() = default;
 
 void Engine::submit(const RequestPtr& request) {
-  const c10::InferenceMode no_autograd;
   request->expected = reference_.outputs(request->tokens);
   scheduler_.submit(request);
 }
@@ -59,7 +57,6 @@ void Engine::audit() {
 }
 
 void Engine::step() {
-  const c10::InferenceMode no_autograd;
   StepRows rows = make_rows(scheduler_.schedule(), scheduler_);
   audit();
   complain(audit_writes(rows, scheduler_));

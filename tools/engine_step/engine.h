@@ -6,6 +6,7 @@
 
 #include "engine_step/forward.h"
 #include "engine_step/model.h"
+#include "engine_step/one_thread.h"
 #include "engine_step/reference.h"
 #include "engine_step/scheduler.h"
 #include "engine_step/step_rows.h"
@@ -39,6 +40,7 @@ class Engine {
   void count(const StepRows& rows);
   void complain(const std::vector<std::string>& complaints);
 
+  OneThread one_thread_;
   Scheduler scheduler_;
   Model model_;
   Reference reference_;

@@ -1,10 +1,10 @@
 // kvrope-engine-step: a small serving engine on kvrope::cache_ops that checks itself.
 #include <ATen/Context.h>
+#include <c10/util/Exception.h>
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <exception>
-#include <map>
 
 #include "engine_step/run.h"
 
@@ -87,6 +87,8 @@ int main(int argc, char** argv) {
     return statistics.num_complaints == 0 ? 0 : kExitMismatch;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
+  } catch (const c10::Error& error) {
+    return fail(error.what_without_backtrace(), kExitUsage);
   } catch (const std::exception& error) {
     return fail(error.what(), kExitUsage);
   }

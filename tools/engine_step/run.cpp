@@ -1,7 +1,5 @@
 #include "engine_step/run.h"
 
-#include <ATen/Parallel.h>
-
 #include <cstdio>
 
 #include "engine_step/audit.h"
@@ -24,22 +22,9 @@ void inject_fault(const std::string& kind, const SchedulerConfig& config, regres
   }
 }
 
-// The tensors of a step are so small that threads would only wait for each other.
-class OneThread {
- public:
-  OneThread() { at::set_num_threads(1); }
-  ~OneThread() { at::set_num_threads(before_); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-
- private:
-  int before_ = at::get_num_threads();
-};
-
 }  // namespace
 
 Statistics serve(const RunOptions& options, const std::function<void(Engine&)>& before_step) {
-  const OneThread one_thread;
   Engine engine(options.scheduler, options.model, options.seed, options.device);
   Workload workload(options.seed, options.model.vocabulary, options.scheduler.max_length);
   regress::Random random(options.seed, "inject");

@@ -14,8 +14,9 @@ std::vector<int64_t> Workload::draw_tokens(int64_t count) {
 }
 
 std::vector<RequestPtr> Workload::arrivals() {
-  constexpr double kRates[] = {0, 0.05, 0.2, 0.9};
-  if (step_++ % 64 == 0) rate_ = kRates[random_.below(4)];
+  constexpr double kRates[] = {0.9, 0.2, 0.05, 0};  // the first steps are busy
+  if (step_ % 64 == 0) rate_ = kRates[step_ == 0 ? 0 : random_.below(4)];
+  ++step_;
   std::vector<RequestPtr> requests;
   while (requests.size() < 4 && random_.uniform() < rate_) requests.push_back(draw());
   return requests;
