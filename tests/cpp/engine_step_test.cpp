@@ -78,8 +78,8 @@ INSTANTIATE_TEST_SUITE_P(
     Devices, EngineServes,
     testing::Combine(testing::ValuesIn(kPlaces),
                      testing::Values(Served{"bf16", at::kBFloat16, "auto"},
-                                     Served{"bf16_e4m3", at::kBFloat16, "fp8_e4m3"},
-                                     Served{"fp16_e5m2_gptj", at::kHalf, "fp8_e5m2", false},
+                                     Served{"bf16_e4m3", at::kBFloat16, "fp8_e4m3", true, 8, 200},
+                                     Served{"fp16_e5m2_gptj", at::kHalf, "fp8_e5m2", false, 8, 200},
                                      Served{"fp32_blocks_of_5", at::kFloat, "auto", true, 5})),
     [](const auto& info) { return std::get<0>(info.param).name + "_" + std::get<1>(info.param).name; });
 
@@ -88,7 +88,7 @@ class EngineStep : public testing::TestWithParam<Place> {
   void SetUp() override {
     if (GetParam().device.is_cuda() && !at::hasCUDA()) GTEST_SKIP() << "no CUDA device";
     options.device = GetParam().device;
-    options.steps = 60;
+    options.steps = 40;
     options.seed = 2;
   }
 
@@ -167,7 +167,7 @@ TEST_P(EngineStep, FaultsInStepsOfDecodeAlone) {  // on the GPU: replays of a gr
 TEST_P(EngineStep, ManyFaultsOneAfterTheOther) {
   for (const char* kind : {"slot", "position"}) {
     options.inject = kind;
-    options.steps = 150;
+    options.steps = 100;
     const Statistics s = serve(options);
     EXPECT_GT(s.dropped, 3);
     EXPECT_EQ(s.dropped, static_cast<int64_t>(s.fault_texts.size()));

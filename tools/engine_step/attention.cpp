@@ -12,15 +12,14 @@
 namespace kvrope::engine {
 namespace {
 
-// (T, KH, tokens, D) of all tokens that the tables reach; those that are not visible are zero, as what they
-// hold may be NaN.
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+// (T, KH, tokens, D) of all tokens that the tables reach.
 at::Tensor gather(const at::Tensor& cache, const at::Tensor& scale, const at::Tensor& tables,
-                  const at::Tensor& is_hidden, const ModelConfig& config) {
-  const int64_t num_rows = tables.size(0), num_tokens = tables.size(1) * cache.size(1);
+                  const ModelConfig& config) {
   const at::Tensor blocks = cache.index_select(0, tables.flatten());
   return cached_values(blocks, scale, config)
-      .view({num_rows, num_tokens, cache.size(2), cache.size(3)})
-      .masked_fill(is_hidden.view({num_rows, num_tokens, 1, 1}), 0)
+      .view({tables.size(0), tables.size(1) * cache.size(1), cache.size(2), cache.size(3)})
       .transpose(1, 2);
 }
 
@@ -46,13 +45,14 @@ at::Tensor attend(const at::Tensor& q, const Layer& layer, const ModelConfig& co
   at::Tensor is_hidden = token.gt(position);
   if (window > 0) is_hidden = is_hidden.logical_or(token.le(position - window));
 
-  const at::Tensor keys = gather(layer.key_cache, layer.k_scale, tables, is_hidden, config);
-  const at::Tensor values = gather(layer.value_cache, layer.v_scale, tables, is_hidden, config);
+  const at::Tensor keys = gather(layer.key_cache, layer.k_scale, tables, config);
+  // Slots that nobody has written may hold NaN, which a weight of zero does not take away.
+  const at::Tensor values = gather(layer.value_cache, layer.v_scale, tables, config)
+                                .masked_fill(is_hidden.view({num_rows, 1, num_tokens, 1}), 0);
   const at::Tensor queries = q.to(at::kFloat).view({num_rows, kv_heads, -1, head_size});
   const at::Tensor scores = queries.matmul(keys.transpose(2, 3)) / std::sqrt(static_cast<double>(head_size));
-  const at::Tensor weights = at::softmax(scores.masked_fill(is_hidden.view({num_rows, 1, 1, num_tokens}),
-                                                            -std::numeric_limits<double>::infinity()),
-                                         -1);
+  const at::Tensor seen = scores.masked_fill(is_hidden.view({num_rows, 1, 1, num_tokens}), kMinusInfinity);
+  const at::Tensor weights = at::softmax(seen, -1);
   return weights.matmul(values).view({num_rows, config.q_heads, head_size});
 }
 

@@ -35,7 +35,8 @@ void add_options(CLI::App& app, RunOptions& options, Names& names) {
   number("--steps", options.steps, 1, "Steps in which requests arrive; then those left are served");
   number("--seed", options.seed, 0, "Of requests, model and faults");
   choice("--device", names.device, {"auto", "cpu", "cuda"}, "");
-  choice("--inject", options.inject, {"slot", "position"}, "Rows go beyond the cache or the rotary table");
+  choice("--inject", options.inject, {"slot", "position", "block"},
+         "Rows go beyond the cache or the rotary table, or have a wrong block, which must end in 1");
   choice("--dtype", names.dtype, {"fp16", "bf16", "fp32"}, "");
   choice("--kv-cache-dtype", model.kv_cache_dtype, {"auto", "fp8_e4m3", "fp8_e5m2"}, "");
   choice("--style", names.style, {"neox", "gptj"}, "");

@@ -12,6 +12,7 @@
 
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 
 #include "runner/random.h"
 
@@ -53,6 +54,11 @@ at::Tensor empty_cache(const ModelConfig& config, int64_t num_blocks, int64_t bl
 
 Model make_model(const ModelConfig& config, const SchedulerConfig& scheduler, int64_t seed,
                  c10::Device device) {
+  if (config.q_heads % config.kv_heads != 0 || config.head_size % 2 != 0 || config.rotary_dim % 2 != 0 ||
+      config.rotary_dim > config.head_size) {
+    throw std::invalid_argument(
+        "expected kv-heads that divide q-heads, an even head-size and an even rotary-dim up to it");
+  }
   regress::Random random(seed, "model");
   Model model{config, scheduler.window, {}, device};
   const int64_t row_size = (config.q_heads + 2 * config.kv_heads) * config.head_size;

@@ -36,7 +36,7 @@ struct Model {
   c10::Device device;
 };
 
-// Caches hold NaN until they are written.
+// Caches hold NaN until they are written. Throws std::invalid_argument where the sizes do not fit.
 Model make_model(const ModelConfig& config, const SchedulerConfig& scheduler, int64_t seed,
                  c10::Device device);
 

@@ -9,7 +9,7 @@
 namespace kvrope::engine {
 namespace {
 
-// One row in twenty steps gets a value that does not fit, small or huge.
+// In one step of twenty one row gets a wrong number; one that does not fit is near or far off.
 void inject_fault(const std::string& kind, const SchedulerConfig& config, regress::Random& random,
                   StepRows& rows) {
   if (random.below(20) > 0) return;
@@ -17,6 +17,9 @@ void inject_fault(const std::string& kind, const SchedulerConfig& config, regres
   const int64_t beyond = random.below(2) > 0 ? 0 : random.below(int64_t{1} << 40);
   if (kind == "slot") {
     rows.slots[row] = config.num_slots() + beyond;
+  } else if (kind == "block") {
+    int64_t& block = rows.tables[row * static_cast<size_t>(config.max_blocks())];
+    block = (block + 1) % config.num_blocks;
   } else {
     rows.positions[row] = random.below(3) > 0 ? config.max_length + beyond : -1 - beyond;
   }

@@ -12,7 +12,9 @@ struct RunOptions {
   SchedulerConfig scheduler;
   ModelConfig model;
   int64_t steps = 1000, seed = 1;
-  std::string inject;  // "slot" or "position": now and then a row goes beyond the cache or the rotary table
+  // Now and then a row goes wrong. "slot", "position": beyond the cache or the rotary table, which costs its
+  // request. "block": its table names a wrong block, which the run must report.
+  std::string inject;
   c10::Device device = at::kCPU;
 };
 
