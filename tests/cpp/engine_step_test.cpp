@@ -260,6 +260,17 @@ TEST_P(EngineStep, ALostBlockIsSeenAtTheEnd) {
   EXPECT_TRUE(contains(report(options, s), "1 references, held by 0 requests"));
 }
 
+// With the rest lost too, no request ever runs again: the run ends all the same.
+TEST_P(EngineStep, LostBlocksThatNobodyCanDoWithoutEndTheRun) {
+  const Statistics s = serve(options, [](Engine& engine) {
+    if (engine.statistics().steps > 20 && engine.scheduler().blocks().num_free() > 0) {
+      engine.scheduler().blocks().allocate();
+    }
+  });
+  EXPECT_GT(s.num_complaints, 0);
+  EXPECT_LT(s.steps, 1000);
+}
+
 TEST(EngineReport, SaysWhatWasDone) {
   RunOptions options;
   options.steps = 5;

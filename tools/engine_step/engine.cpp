@@ -56,18 +56,22 @@ void Engine::audit() {
   complain(audit_blocks(scheduler_));
 }
 
-void Engine::step() {
+bool Engine::step() {
   StepRows rows = make_rows(scheduler_.schedule(), scheduler_);
   audit();
   complain(audit_writes(rows, scheduler_));
   ++scheduler_.statistics().steps;
-  if (rows.chunks.empty()) return;
+  if (rows.chunks.empty()) {
+    if (!scheduler_.is_idle()) complain({"requests wait, none runs, and no blocks are free for the first"});
+    return false;
+  }
   if (tamper) tamper(rows);
   const at::Tensor outputs = run(rows);
   compare(rows, outputs);
   count(rows);
   std::erase_if(rows.chunks, [](const Chunk& chunk) { return chunk.request == nullptr; });
   scheduler_.commit(rows.chunks);
+  return true;
 }
 
 // On CUDA a fault is known when the step has run, and only the bad rows are spoilt. On the CPU the first call

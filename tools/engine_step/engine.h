@@ -21,7 +21,8 @@ class Engine {
   ~Engine();
 
   void submit(const RequestPtr& request);
-  void step();
+  // False when no request could run.
+  bool step();
   // Counts the blocks anew; whatever does not add up is a complaint.
   void audit();
 

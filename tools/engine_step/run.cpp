@@ -39,7 +39,7 @@ Statistics serve(const RunOptions& options, const std::function<void(Engine&)>& 
       for (const RequestPtr& request : workload.arrivals()) engine.submit(request);
     }
     if (before_step) before_step(engine);
-    engine.step();
+    if (!engine.step() && !engine.scheduler().is_idle()) break;  // and would never end
   }
   engine.audit();
   return engine.statistics();
