@@ -9,7 +9,9 @@ from runner_program import PROGRAM
 
 ENGINE = PROGRAM.with_name("kvrope-engine-step")
 
-pytestmark = pytest.mark.skipif(not ENGINE.exists(), reason=f"there is no {ENGINE.name} in {ENGINE.parent.name}/")
+pytestmark = pytest.mark.skipif(
+    not ENGINE.exists(), reason=f"there is no {ENGINE.name} in {ENGINE.parent.name}/"
+)
 
 
 def engine_step(*arguments: object) -> subprocess.CompletedProcess:
@@ -38,14 +40,15 @@ def test_planted_faults_cost_their_requests(device: str, kind: str, argument: st
     assert (result.returncode, result.stderr) == (0, "")
     faults, text = re.search(r"^faults +(\d+), the first: (.*)$", result.stdout, re.M).groups()
     assert int(faults) > 0 and f" {faults} dropped" in result.stdout
-    given = rf"{argument} gives -?\d+ for row \d+: " if device == "cuda" else rf"{argument}\[\d+\] is -?\d+, expected"
-    assert re.search(given, text)
+    on_cpu, on_cuda = rf"{argument}\[\d+\] is -?\d+, expected", rf"{argument} gives -?\d+ for row \d+: "
+    assert re.search(on_cuda if device == "cuda" else on_cpu, text)
 
 
 def test_wrong_blocks_are_reported(device: str) -> None:
     result = engine_step("--steps", 30, "--device", device, "--inject", "block")
     assert result.returncode == 1
-    assert re.search(r"^step \d+, request \d+, position \d+, layer \d: attention differs by ", result.stdout, re.M)
+    place = r"^step \d+, request \d+, position \d+, layer \d: attention differs by "
+    assert re.search(place, result.stdout, re.M)
     assert re.search(r"^failed: \d+ complaints$", result.stdout, re.M)
 
 
