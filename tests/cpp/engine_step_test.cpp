@@ -5,7 +5,6 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
-#include "engine_step/audit.h"
 #include "engine_step/run.h"
 #include "engine_step/workload.h"
 #include "fault.h"

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 
-#include "engine_step/audit.h"
 #include "engine_step/workload.h"
 #include "runner/random.h"
 
