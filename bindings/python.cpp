@@ -1,4 +1,5 @@
 // kvrope._C: what Python needs besides the torch operator, which loading this module registers.
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
@@ -6,10 +7,45 @@
 
 #include "cos_sin_table.h"
 #include "fault.h"
+#include "torch_library.h"
 
 namespace py = pybind11;
 
+namespace pybind11::detail {
+
+template <>
+struct type_caster<at::OptionalIntArrayRef> {
+  PYBIND11_TYPE_CASTER(at::OptionalIntArrayRef, const_name("Optional[Sequence[int]]"));
+
+  bool load(handle source, bool convert) {
+    if (source.is_none()) return true;
+    if (!numbers_.load(source, convert)) return false;
+    value = at::IntArrayRef(cast_op<const std::vector<int64_t>&>(numbers_));
+    return true;
+  }
+
+ private:
+  make_caster<std::vector<int64_t>> numbers_;
+};
+
+}  // namespace pybind11::detail
+
 namespace {
+
+// The operator by way of the dispatcher, as torch.ops calls it, but with typed arguments: matching Python's
+// to the schema takes torch.ops longer than all the rest of a call.
+template <typename Signature>
+struct FusedOperator;
+
+template <typename... Args>
+struct FusedOperator<void(Args...)> {
+  static void call(Args... args) {
+    static const auto operation = c10::Dispatcher::singleton()
+                                      .findSchemaOrThrow("kvrope::fused_qk_rope_reshape_and_cache", "")
+                                      .template typed<void(Args...)>();
+    operation.call(args...);
+  }
+};
 
 // (kind, argument, row, value) or None.
 py::object last_fault(c10::Device device) {
@@ -58,5 +94,7 @@ PYBIND11_MODULE(_C, m) {
   m.attr("has_cuda") = static_cast<bool>(KVROPE_HAS_CUDA);
   m.def("last_fault", torch::wrap_pybind_function(last_fault), py::arg("device"));
   m.def("check", torch::wrap_pybind_function_no_gil(kvrope::check), py::arg("device"));
+  m.def("fused_qk_rope_reshape_and_cache",
+        torch::wrap_pybind_function_no_gil(FusedOperator<kvrope::FusedSignature>::call));
   bind_cos_sin_table(m);
 }

@@ -1,5 +1,9 @@
 // torch.ops.kvrope: schema and the CPU, CUDA and Meta kernels of the operator.
+#include "torch_library.h"
+
 #include <torch/library.h>
+
+#include <type_traits>
 
 #include "check_arguments.h"
 #include "fused.h"
@@ -54,6 +58,8 @@ void fused_kernel(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
   args.weight_plus_one = weight_plus_one;
   kServe(args);
 }
+
+static_assert(std::is_same_v<decltype(fused_kernel<run_fused>), FusedSignature>);
 
 void check_without_data(const FusedArguments& args) {
   check_arguments(args);

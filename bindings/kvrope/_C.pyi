@@ -10,6 +10,9 @@ has_cuda: bool
 def last_fault(device: torch.device) -> Optional[Tuple[str, str, int, int]]: ...
 def check(device: torch.device) -> None: ...
 
+def fused_qk_rope_reshape_and_cache(*arguments: object) -> None:
+    """torch.ops.kvrope's operator with all its arguments by position; TypeError where one is of another type."""
+
 class RopeScaling:
     """kvrope::RopeScaling: the keys of a rope_scaling dict, typed."""
 

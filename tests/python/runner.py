@@ -1,4 +1,4 @@
-"""The regression runner as a program: where it is, and running it."""
+"""The built programs: where they are, and running the regression runner."""
 
 import os
 import subprocess
@@ -11,18 +11,25 @@ SHAPES = ROOT / "tests" / "shapes"
 CASE_FILES = sorted(path for path in SHAPES.glob("*.json") if path.name != "case_file.schema.json")
 
 
-def runner() -> Path:
+def program(name: str) -> Path:
     build = os.environ.get("KVROPE_BUILD_DIR")
     if not build:
         pytest.skip("KVROPE_BUILD_DIR, which tools/test sets, names no build folder")
-    return (ROOT / build / "kvrope-regress").resolve()
+    return (ROOT / build / name).resolve()
 
 
-def regress(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+def runner() -> Path:
+    return program("kvrope-regress")
+
+
+def regress(
+    *arguments: object, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [runner(), *map(str, arguments)],
         capture_output=True,
         text=True,
+        cwd=cwd,
         env={**os.environ, **environment},
         timeout=600,
     )

@@ -5,17 +5,11 @@ import subprocess
 
 import pytest
 import torch
-from runner_program import PROGRAM
-
-ENGINE = PROGRAM.with_name("kvrope-engine-step")
-
-pytestmark = pytest.mark.skipif(
-    not ENGINE.exists(), reason=f"there is no {ENGINE.name} in {ENGINE.parent.name}/"
-)
+from runner import program
 
 
 def engine_step(*arguments: object) -> subprocess.CompletedProcess:
-    command = [str(argument) for argument in (ENGINE, *arguments)]
+    command = [str(argument) for argument in (program("kvrope-engine-step"), *arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 

@@ -13,19 +13,8 @@ import jsonschema
 import numpy
 import pytest
 from conftest import HAS_CUDA
-from runner_program import (
-    MISMATCH,
-    PROGRAM,
-    RAISES,
-    REJECTED,
-    ROOT,
-    TOO_LARGE,
-    needs_program,
-    regress,
-    write_cases,
-)
-
-pytestmark = needs_program
+from runner import ROOT, regress, runner
+from runner_cases import MISMATCH, RAISES, REJECTED, TOO_LARGE, write_cases
 
 GOOD = {"id": "good"}
 QUICK = ROOT / "tests/shapes/quick.json"
@@ -254,7 +243,7 @@ MANY = {"id": "many", "num_tokens": 64, "sweep": {"seed": list(range(3000))}}
 def test_a_signal_leaves_the_results_so_far(number, exit_code, tmp_path):
     cases = write_cases(tmp_path / "cases.json", MANY)
     out, junit = tmp_path / "out.json", tmp_path / "out.xml"
-    command = [PROGRAM, "run", cases, "--json", out, "--junit", junit, "--device", "cpu"]
+    command = [runner(), "run", cases, "--json", out, "--junit", junit, "--device", "cpu"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline().startswith("passed many/seed=0")
     process.send_signal(number)
@@ -278,7 +267,7 @@ def on_a_terminal(*arguments, **environment) -> str:
     """What the program writes to a terminal that is its standard output."""
     side, terminal = pty.openpty()
     environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | environment
-    command = [str(part) for part in (PROGRAM, *arguments)]
+    command = [str(part) for part in (runner(), *arguments)]
     process = subprocess.Popen(command, stdout=terminal, stderr=subprocess.PIPE, env=environment)
     os.close(terminal)
     written = b""

@@ -9,9 +9,7 @@ import time
 import jsonschema
 import psutil
 import pytest
-from runner_program import PROGRAM, needs_program, regress
-
-pytestmark = needs_program
+from runner import regress, runner
 
 
 def counts_of(result: subprocess.CompletedProcess) -> str:
@@ -46,7 +44,7 @@ def test_cases_fit_the_schema_and_run_alike_from_a_file(tmp_path):
 
 
 def start_fuzz(*arguments) -> subprocess.Popen:
-    command = [str(part) for part in (PROGRAM, "fuzz", "--device", "cpu", *arguments)]
+    command = [str(part) for part in (runner(), "fuzz", "--device", "cpu", *arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
