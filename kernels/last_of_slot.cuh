@@ -18,7 +18,8 @@ __device__ __forceinline__ void watch_slot(const Params& p, const LaunchPlan& pl
   const Index watcher =
       (threadIdx.z - static_cast<unsigned>(plan.kv_rows_at_once)) * blockDim.y + threadIdx.y;
   wait_for_earlier_kernels();
-  const PendingIndex<Index> slot = behind_window(p, PendingIndex<Index>(p.slot_mapping, token, true));
+  const PendingIndex<Index> slot =
+      behind_window(p, PendingIndex<Index>(p.slot_mapping, token, has_slot(p, token)));
   bool is_asked_for = false;
 #pragma unroll 1
   for (Index row = token + 1 + watcher; row < p.slot_mapping.size; row += num_watchers) {

@@ -9,7 +9,7 @@ A table stands between two comments and is replaced:
   floors   times beside copy, memcpy and chain, of kvrope-regress bench
   peers    times beside the other implementations, of bench_peers.py
 
-Globs choose cases by name; without any, all. Paths are relative to the Markdown file. With --check nothing is
+Globs choose cases by name, or by name@L2 (flash-*@warm); without any, all. Paths are relative to the Markdown file. With --check nothing is
 written, and the exit code is 1 where a table differs from its document.
 """
 
@@ -71,6 +71,11 @@ def peer_columns(results: List[dict]) -> Dict[str, Callable[[dict], str]]:
     }
 
 
+def is_chosen(result: dict, glob: str) -> bool:
+    name = result["name"]
+    return fnmatch.fnmatch(f"{name}@{result['l2']}" if "@" in glob else name, glob)
+
+
 KINDS = {"floors": floor_columns, "peers": peer_columns}
 
 
@@ -85,7 +90,7 @@ def table(kind: str, document: str, globs: List[str], folder: Path) -> str:
         result
         for result in results
         if "kvrope" in result.get("times", {})
-        and (not globs or any(fnmatch.fnmatch(result["name"], glob) for glob in globs))
+        and (not globs or any(is_chosen(result, glob) for glob in globs))
     ]
     if not results:
         raise Unusable(f"{document}: no measured case matches {' '.join(globs) or '*'}")

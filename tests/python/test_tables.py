@@ -73,6 +73,15 @@ def test_peers(tmp_path: Path) -> None:
     ]
 
 
+def test_globs_may_name_the_l2_state(tmp_path: Path) -> None:
+    cold = result("flash/num_tokens=8", 8, kvrope=5) | {"l2": "flushed"}
+    path = page(tmp_path, "floors", [result("flash/num_tokens=8", 8, kvrope=2), cold], "split* flash*@flushed")
+    assert run(path).returncode == 0
+    assert [line for line in path.read_text().splitlines() if line.startswith("| flash")] == [
+        "| flash | 8 | flushed | 5.00 |  |  |  |  |"
+    ]
+
+
 def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
     results = [result("flash/num_tokens=8", 8, kvrope=2)]
     for kind, globs, message in [

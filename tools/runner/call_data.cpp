@@ -1,5 +1,7 @@
 #include "runner/call_data.h"
 
+#include <ATen/Parallel.h>
+
 #include <cmath>
 #include <limits>
 
@@ -76,20 +78,19 @@ std::vector<float> make_rows(const CaseSpec& spec, const char* name, int64_t row
     for (size_t i = 0; i < values.size(); ++i) values[i] = ramp[(first + i) % kRampLength];
     return values;
   }
-  for (size_t i = 0; i < values.size(); ++i) {
-    double value = 0;
-    switch (spec.inputs.values) {
-      case Values::normal:
-      case Values::ramp:
-      case Values::nan_padding:
-        value = random.normal();
-        break;
-      case Values::extremes:
-        value = draw_extreme(random);
-        break;
-    }
-    values[i] = rounded(spec.dtype, value);
+  if (spec.inputs.values == Values::extremes) {
+    for (float& value : values) value = rounded(spec.dtype, draw_extreme(random));
+    return values;
   }
+  constexpr int64_t kValuesWorthAThread = 1 << 15;
+  at::parallel_for(0, static_cast<int64_t>(values.size()), kValuesWorthAThread,
+                   [&](int64_t begin, int64_t end) {
+                     Random here = random;
+                     here.skip(static_cast<uint64_t>(begin) * Random::kDrawsOfNormal);
+                     for (int64_t i = begin; i < end; ++i) {
+                       values[static_cast<size_t>(i)] = rounded(spec.dtype, here.normal());
+                     }
+                   });
   return values;
 }
 

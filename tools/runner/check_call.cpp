@@ -1,9 +1,15 @@
 #include "runner/check_call.h"
 
+#include <ATen/Parallel.h>
+
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 namespace kvrope::regress {
 namespace {
@@ -111,15 +117,31 @@ class CallChecker {
 
   void check_elements(const std::string& name, const View& view, BufferComparison& memory, int64_t rows,
                       int64_t heads, const WantAt& want) {
-    for (int64_t row = 0; row < rows; ++row) {
+    in_parallel(rows, heads * spec_.head_dim, [&](int64_t row, Findings& findings) {
       for (int64_t head = 0; head < heads; ++head) {
         for (int64_t dim = 0; dim < spec_.head_dim; ++dim) {
           auto where = [&] { return place(row, head, dim); };
           int64_t byte = view.byte(view.place.at(row, head, dim));
-          memory.element(byte, view.format, want(row, head, dim), name, where, std::nullopt, findings_);
+          memory.element(byte, view.format, want(row, head, dim), name, where, std::nullopt, findings);
         }
       }
-    }
+    });
+  }
+
+  // check(i, findings) for 0 <= i < count, each of so many elements; the findings come in the order of i.
+  template <class Check>
+  void in_parallel(int64_t count, int64_t elements, Check check) {
+    constexpr int64_t kElementsWorthAThread = 1 << 15;
+    int64_t grain = std::max<int64_t>(1, kElementsWorthAThread / std::max<int64_t>(1, elements));
+    std::map<int64_t, Findings> parts;  // by the first i
+    std::mutex mutex;
+    at::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
+      Findings part;
+      for (int64_t i = begin; i < end; ++i) check(i, part);
+      std::lock_guard lock(mutex);
+      parts.emplace(begin, std::move(part));
+    });
+    for (const auto& [begin, part] : parts) findings_.append(part);
   }
 
   static std::string place(int64_t row, int64_t head, int64_t dim) {
@@ -135,7 +157,12 @@ class CallChecker {
       Destination to = oracle_.destination_of(row);
       if (to.kind == Destination::Kind::slot) rows_of_slot[to.slot].push_back(row);
     }
-    for (const auto& [slot, rows] : rows_of_slot) check_slot(slot, row_in_slot(slot, rows));
+    std::vector<std::pair<int64_t, std::vector<int64_t>>> slots(rows_of_slot.begin(), rows_of_slot.end());
+    in_parallel(static_cast<int64_t>(slots.size()), spec_.kv_heads * (spec_.head_dim + spec_.value_dim()),
+                [&](int64_t i, Findings& findings) {
+                  const auto& [slot, rows] = slots[static_cast<size_t>(i)];
+                  check_slot(slot, row_in_slot(slot, rows), findings);
+                });
     blame_stray_slots(rows_of_slot);
   }
 
@@ -187,11 +214,11 @@ class CallChecker {
     return rows.back();
   }
 
-  void check_slot(int64_t slot, int64_t row) {
+  void check_slot(int64_t slot, int64_t row, Findings& findings) {
     for_each_element_of(slot, [&](const CacheElement& element) {
       auto where = [&] { return place(row, element.head, element.dim); };
       memory_of(element).element(element.byte, view_of(element).format, want_of(element, row),
-                                 name_of(element), where, slot, findings_);
+                                 name_of(element), where, slot, findings);
     });
   }
 

@@ -66,12 +66,21 @@ void Findings::note_error(const std::string& tensor, double ulps) {
   largest = std::max(largest, ulps);
 }
 
+void Findings::append(const Findings& later) {
+  mismatches += later.mismatches;
+  elements += later.elements;
+  for (const Mismatch& mismatch : later.kept) {
+    if (kept.size() < kMostKept) kept.push_back(mismatch);
+  }
+  for (const auto& [tensor, ulps] : later.largest_error) note_error(tensor, ulps);
+}
+
 BufferComparison::BufferComparison(std::string name, std::vector<uint8_t> before, std::vector<uint8_t> after,
                                    Before state)
     : name_(std::move(name)),
       before_(std::move(before)),
       after_(std::move(after)),
-      written_(after_.size(), false),
+      written_(after_.size(), 0),
       state_(state) {
   if (before_.size() != after_.size())
     throw std::invalid_argument(name_ + ": the buffer has changed its size");
@@ -82,12 +91,12 @@ bool BufferComparison::is_right(int64_t byte, NumberFormat format, const Want& w
 }
 
 void BufferComparison::mark_written(int64_t byte, int64_t count) {
-  std::fill_n(written_.begin() + byte, count, true);
+  std::fill_n(written_.begin() + byte, count, uint8_t{1});
 }
 
 bool BufferComparison::is_stray(int64_t byte) const {
   auto i = static_cast<size_t>(byte);
-  return !written_[i] && after_[i] != before_[i];
+  return written_[i] == 0 && after_[i] != before_[i];
 }
 
 int64_t BufferComparison::first_stray(int64_t from) const {

@@ -46,6 +46,7 @@ struct Findings {
 
   void add(Mismatch mismatch);
   void note_error(const std::string& tensor, double ulps);
+  void append(const Findings& later);
 };
 
 class BufferComparison {
@@ -98,7 +99,7 @@ class BufferComparison {
 
   std::string name_;
   std::vector<uint8_t> before_, after_;
-  std::vector<bool> written_;
+  std::vector<uint8_t> written_;  // a byte each: several threads mark theirs at once
   Before state_;
 };
 
