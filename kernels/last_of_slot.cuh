@@ -1,32 +1,31 @@
 // Rows that ask for one slot: the last of them gets it whole, as on the CPU, in calls of few rows
 // (kFewRows, launch_plan.cpp). Blocks of different rows store at the same time, so that a row has to know of
 // later ones before it stores. Half of the threads of each block of k and v serve its rows; the other half,
-// the watchers, look at the slots of later rows meanwhile. They have warps of their own. The two meet at a
+// the watchers, look at the slots of later rows meanwhile. They have warps of their own. All meet at a
 // barrier.
 #pragma once
 
-#include "dependent_launch.cuh"
 #include "launch_plan.h"
 #include "row_indices.cuh"
+#include "thread_work.cuh"
 
 namespace kvrope {
 
-template <typename Params>
-__device__ __forceinline__ void watch_slot(const Params& p, const LaunchPlan& plan) {
-  using Index = IndexOf<Params>;
-  const Index token = blockIdx.x, num_watchers = static_cast<Index>(plan.num_watchers());
-  const Index watcher =
-      (threadIdx.z - static_cast<unsigned>(plan.kv_rows_at_once)) * blockDim.y + threadIdx.y;
-  wait_for_earlier_kernels();
-  const PendingIndex<Index> slot =
-      behind_window(p, PendingIndex<Index>(p.slot_mapping, token, has_slot(p, token)));
+// Whether this thread, if it is a watcher, finds a later row that asks for the slot.
+template <typename Params, typename Index>
+__device__ __forceinline__ bool sees_later_row(const Params& p, const LaunchPlan& plan, Index token,
+                                               Index slot) {
+  const int row_of_watchers = static_cast<int>(threadIdx.z) - plan.kv_rows_at_once;
+  if (row_of_watchers < 0) return false;
+  const Index watcher = static_cast<Index>(row_of_watchers) * blockDim.y + threadIdx.y;
+  const Index num_watchers = static_cast<Index>(plan.num_watchers());
   bool is_asked_for = false;
 #pragma unroll 1
   for (Index row = token + 1 + watcher; row < p.slot_mapping.size; row += num_watchers) {
     const PendingIndex<Index> later = behind_window(p, PendingIndex<Index>(p.slot_mapping, row, true));
-    is_asked_for |= later.is_below(p.num_slots) & (later.value() == slot.value());
+    is_asked_for |= later.is_below(p.num_slots) & (later.value() == slot);
   }
-  __syncthreads_or(is_asked_for);
+  return is_asked_for;
 }
 
 // For a slot that a later row asks for: whether that row will be cached, or leaves it for want of a position.
@@ -40,12 +39,13 @@ __device__ __noinline__ bool goes_to_later_row(const BasicRopeCacheParams<Index>
   return false;
 }
 
-// Whether a later row gets the slot of this one, which is valid. For the threads that serve rows.
+// Whether a later row gets the slot of this one. All threads of a block call this with one token.
 template <typename Params, typename Index>
 __device__ __forceinline__ bool is_superseded(const Params& p, const LaunchPlan& plan, Index token,
                                               const CheckedIndex<Index>& slot) {
   if (!plan.keeps_last_of_slot) return false;
-  return __syncthreads_or(false) && goes_to_later_row<Index>(p, token, slot.value);
+  const bool is_asked_for = __syncthreads_or(sees_later_row(p, plan, token, slot.value));
+  return is_asked_for && slot.is_valid && goes_to_later_row<Index>(p, token, slot.value);
 }
 
 }  // namespace kvrope

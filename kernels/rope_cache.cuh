@@ -123,17 +123,21 @@ __device__ __forceinline__ void query_rows(const Params& p, const RowWork<Index>
 template <typename T, typename CacheT, int kVec, bool kIsNeox, typename Params, typename Index>
 __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan,
                                          const RowWork<Index>& work) {
-  const SliceDims dims = dims_of_slice<kVec>(p, kIsNeox, is_token(p, work.token), work.slice);
-  if (work.token >= p.num_kv_rows || work.head >= work.end || !dims.has_lo) return;
+  SliceDims dims = dims_of_slice<kVec>(p, kIsNeox, is_token(p, work.token), work.slice);
+  const bool has_work = work.head < work.end && dims.has_lo;
+  if (work.token >= p.num_kv_rows || !(has_work || plan.keeps_last_of_slot)) return;
+  dims.is_rotated = dims.is_rotated && has_work;
   const T* from = head_of<const T>(p.k, work.token, work.head);
   wait_for_earlier_kernels();
-  HeadSlice<T, kVec> x = load_slice<T, kVec>(from, p.k.dim_stride, dims);
+  HeadSlice<T, kVec> x;
+  if (has_work) x = load_slice<T, kVec>(from, p.k.dim_stride, dims);
   const PendingKvRow<Params> row(p, work.token);
 
   const CheckedIndex<Index> position = row.position(p);
   const SliceRotation<kIsNeox, kVec, Params> rotation(p, dims, position);
   const CheckedIndex<Index> slot = row.slot(p);
-  const bool is_cached = slot.is_valid && !is_superseded(p, plan, work.token, slot);
+  const bool is_cached = !is_superseded(p, plan, work.token, slot) && slot.is_valid;
+  if (!has_work) return;
   if (!position.is_valid || !slot.is_valid) {
     const bool is_fault = !position.is_valid || !row.is_padding(p);
     if (is_fault && work.slice == 0 && work.head == 0) {
@@ -171,14 +175,17 @@ template <typename T, typename CacheT, int kVec, typename Params, typename Index
 __device__ __forceinline__ void value_rows(const Params& p, const LaunchPlan& plan,
                                            const RowWork<Index>& work) {
   const SliceDims dims = dims_of_value_slice<kVec>(p, work.slice);
-  if (work.token >= p.num_kv_rows || work.head >= work.end || !dims.has_lo) return;
+  const bool has_work = work.head < work.end && dims.has_lo;
+  if (work.token >= p.num_kv_rows || !(has_work || plan.keeps_last_of_slot)) return;
   const T* from = head_of<const T>(p.v, work.token, work.head);
   wait_for_earlier_kernels();
-  HeadSlice<T, kVec> x = load_slice<T, kVec>(from, p.v.dim_stride, dims);
+  HeadSlice<T, kVec> x;
+  if (has_work) x = load_slice<T, kVec>(from, p.v.dim_stride, dims);
   const PendingKvRow<Params> row(p, work.token);
 
   const CheckedIndex<Index> slot = row.slot(p);
-  if (!slot.is_valid || !row.position(p).is_valid || is_superseded(p, plan, work.token, slot)) return;
+  if (is_superseded(p, plan, work.token, slot) || !has_work) return;
+  if (!slot.is_valid || !row.position(p).is_valid) return;
   CacheT* cache = cache_row<CacheT>(p.value_cache, p.block_size, slot.value, work.head);
 #pragma unroll 1
   for (int head = work.head;;) {
@@ -198,19 +205,21 @@ template <typename T, typename CacheT, int kVec, typename Params, typename Index
 __device__ __forceinline__ void value_elements(const Params& p, const LaunchPlan& plan,
                                                const RowWork<Index>& work) {
   constexpr int kElements = 2 * kVec;  // of each thread of a row, which together hold a head
-  if (work.token >= p.num_kv_rows || work.head >= work.end) return;
+  const bool has_work = work.head < work.end;
+  if (work.token >= p.num_kv_rows || !(has_work || plan.keeps_last_of_slot)) return;
   const T* from = head_of<const T>(p.v, work.token, work.head);
   wait_for_earlier_kernels();
   T x[kElements];
 #pragma unroll
   for (int j = 0; j < kElements; ++j) {
     const int dim = work.slice + j * plan.threads_per_row;
-    if (dim < p.v_head_size) x[j] = from[product(static_cast<Index>(dim), p.v.dim_stride)];
+    if (has_work && dim < p.v_head_size) x[j] = from[product(static_cast<Index>(dim), p.v.dim_stride)];
   }
   const PendingKvRow<Params> row(p, work.token);
 
   const CheckedIndex<Index> slot = row.slot(p);
-  if (!slot.is_valid || !row.position(p).is_valid || is_superseded(p, plan, work.token, slot)) return;
+  if (is_superseded(p, plan, work.token, slot) || !has_work) return;
+  if (!slot.is_valid || !row.position(p).is_valid) return;
   const CacheScale scale = scale_of_head<T, CacheT>(p, p.v_scale, work.head);
   CacheT* cache = cache_row<CacheT>(p.value_cache, p.block_size, slot.value, work.head);
 #pragma unroll
@@ -236,7 +245,6 @@ __global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)
         p, rows_of_thread<Index>(plan, block, plan.rows_per_q_block, plan.rows_at_once, p.num_q_heads));
     return;
   }
-  if (static_cast<int>(threadIdx.z) >= plan.kv_rows_at_once) return watch_slot(p, plan);
   block -= plan.q_blocks;
   const auto rows_of_kv = [&] {
     return rows_of_thread<Index>(plan, block, plan.rows_per_kv_block, plan.kv_rows_at_once, p.num_kv_heads);

@@ -35,8 +35,9 @@ __device__ __forceinline__ RowWork<Index> rows_of_thread(const LaunchPlan& plan,
                                                          int rows_per_block, int rows_at_once,
                                                          int num_heads) {
   const int first = block * rows_per_block, end = first + rows_per_block;
+  const int row = static_cast<int>(threadIdx.z);
   return {static_cast<Index>(blockIdx.x) * static_cast<Index>(plan.tokens_per_block) + threadIdx.x,
-          static_cast<int>(threadIdx.y), first + static_cast<int>(threadIdx.z),
+          static_cast<int>(threadIdx.y), row < rows_at_once ? first + row : num_heads,
           end < num_heads ? end : num_heads, rows_at_once};
 }
 

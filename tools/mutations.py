@@ -108,8 +108,8 @@ MUTATIONS = [
     ),
     Mutation(
         "first of two rows with one slot kept", "device", "kernels/last_of_slot.cuh",
-        "return __syncthreads_or(false) &&",
-        "return __syncthreads_or(false) && p.num_slots == 0 &&",
+        "return is_asked_for && slot.is_valid &&",
+        "return is_asked_for && p.num_slots == 0 &&",
     ),
     Mutation(
         "next row not looked at for the same slot", "device", "kernels/last_of_slot.cuh",
