@@ -88,8 +88,8 @@ MUTATIONS = [
     ),
     Mutation(
         "window table skipped for fp8", "device", "kernels/row_indices.cuh",
-        "if (!has_window(p)) return slot;",
-        "if (!has_window(p) || p.cache_dtype == DType::fp8_e4m3) return slot;",
+        "if (!has_window(p)) return asked_for;",
+        "if (!has_window(p) || p.cache_dtype == DType::fp8_e4m3) return asked_for;",
     ),
     Mutation(
         "negative slot not tested behind the window", "cpu", "kernels/slots.cuh",
