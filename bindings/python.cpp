@@ -1,4 +1,4 @@
-// kvrope._C: what Python needs besides the torch operator, which loading this module registers.
+// kvrope._C: what Python needs besides the torch operators, which loading this module registers.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -32,20 +32,28 @@ struct type_caster<at::OptionalIntArrayRef> {
 
 namespace {
 
-// The operator by way of the dispatcher, as torch.ops calls it, but with typed arguments: matching Python's
-// to the schema takes torch.ops longer than all the rest of a call.
-template <typename Signature>
-struct FusedOperator;
+constexpr char kFused[] = "kvrope::fused_qk_rope_reshape_and_cache";
+constexpr char kRope[] = "kvrope::rope";
+constexpr char kReshapeAndCache[] = "kvrope::reshape_and_cache";
 
-template <typename... Args>
-struct FusedOperator<void(Args...)> {
+// An operator by way of the dispatcher, as torch.ops calls it, but with typed arguments: matching Python's to
+// the schema takes torch.ops longer than all the rest of a call.
+template <const char* kName, typename Signature>
+struct TypedOperator;
+
+template <const char* kName, typename... Args>
+struct TypedOperator<kName, void(Args...)> {
   static void call(Args... args) {
-    static const auto operation = c10::Dispatcher::singleton()
-                                      .findSchemaOrThrow("kvrope::fused_qk_rope_reshape_and_cache", "")
-                                      .template typed<void(Args...)>();
+    static const auto operation =
+        c10::Dispatcher::singleton().findSchemaOrThrow(kName, "").template typed<void(Args...)>();
     operation.call(args...);
   }
 };
+
+template <const char* kName, typename Signature>
+void bind_operator(py::module_& m, const char* name) {
+  m.def(name, torch::wrap_pybind_function_no_gil(TypedOperator<kName, Signature>::call));
+}
 
 // (kind, argument, row, value) or None.
 py::object last_fault(c10::Device device) {
@@ -94,7 +102,8 @@ PYBIND11_MODULE(_C, m) {
   m.attr("has_cuda") = static_cast<bool>(KVROPE_HAS_CUDA);
   m.def("last_fault", torch::wrap_pybind_function(last_fault), py::arg("device"));
   m.def("check", torch::wrap_pybind_function_no_gil(kvrope::check), py::arg("device"));
-  m.def("fused_qk_rope_reshape_and_cache",
-        torch::wrap_pybind_function_no_gil(FusedOperator<kvrope::FusedSignature>::call));
+  bind_operator<kFused, kvrope::FusedSignature>(m, "fused_qk_rope_reshape_and_cache");
+  bind_operator<kRope, kvrope::RopeSignature>(m, "rope");
+  bind_operator<kReshapeAndCache, kvrope::ReshapeAndCacheSignature>(m, "reshape_and_cache");
   bind_cos_sin_table(m);
 }

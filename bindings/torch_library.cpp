@@ -1,4 +1,4 @@
-// torch.ops.kvrope: schema and the CPU, CUDA and Meta kernels of the operator.
+// torch.ops.kvrope: schemas and the CPU, CUDA and Meta kernels of the operators.
 #include "torch_library.h"
 
 #include <torch/library.h>
@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "check_arguments.h"
-#include "fused.h"
+#include "run_operation.h"
 
 namespace kvrope {
 namespace {
@@ -14,8 +14,10 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-// A kernel of the operator: gathers the dispatcher's arguments and serves them.
-template <void (*kServe)(const FusedArguments&)>
+using Serve = void(const FusedArguments&, Operation);
+
+// The kernels of the operators: each gathers the dispatcher's arguments and serves them.
+template <Serve* kServe>
 void fused_kernel(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& key_cache,
                   const Tensor& value_cache, const Tensor& slot_mapping, const Tensor& pos,
                   const Tensor& cos_sin, const OptionalTensor& k_scale, const OptionalTensor& v_scale,
@@ -56,14 +58,65 @@ void fused_kernel(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
   args.k_weight = k_weight;
   args.eps = eps;
   args.weight_plus_one = weight_plus_one;
-  kServe(args);
+  kServe(args, Operation::fused);
 }
 
-static_assert(std::is_same_v<decltype(fused_kernel<run_fused>), FusedSignature>);
+template <Serve* kServe>
+void rope_kernel(const Tensor& q, const OptionalTensor& k, const Tensor& pos, const Tensor& cos_sin,
+                 bool is_neox, const OptionalTensor& offs, const Tensor& q_out, const OptionalTensor& k_out,
+                 std::optional<int64_t> rotary_dim, int64_t rotary_dim_offset, const OptionalTensor& q_scale,
+                 at::OptionalIntArrayRef mrope_section, bool mrope_interleaved,
+                 const OptionalTensor& q_weight, const OptionalTensor& k_weight, double eps,
+                 bool weight_plus_one) {
+  RopeArguments args;
+  args.q = q;
+  args.k = k;
+  args.pos = pos;
+  args.cos_sin = cos_sin;
+  args.is_neox = is_neox;
+  args.offs = offs;
+  args.q_out = q_out;
+  args.k_out = k_out;
+  args.rotary_dim = rotary_dim;
+  args.rotary_dim_offset = rotary_dim_offset;
+  args.q_scale = q_scale;
+  if (mrope_section) args.mrope_section = mrope_section->vec();
+  args.mrope_interleaved = mrope_interleaved;
+  args.q_weight = q_weight;
+  args.k_weight = k_weight;
+  args.eps = eps;
+  args.weight_plus_one = weight_plus_one;
+  kServe(as_fused(args), Operation::rope);
+}
 
-void check_without_data(const FusedArguments& args) {
-  check_arguments(args);
-  check_no_overlap(args);
+template <Serve* kServe>
+void reshape_and_cache_kernel(const Tensor& k, const Tensor& v, const Tensor& key_cache,
+                              const Tensor& value_cache, const Tensor& slot_mapping,
+                              const OptionalTensor& k_scale, const OptionalTensor& v_scale, bool flash_layout,
+                              bool apply_scale, const OptionalTensor& swa_slot_mapping,
+                              c10::string_view kv_cache_dtype) {
+  ReshapeAndCacheArguments args;
+  args.k = k;
+  args.v = v;
+  args.key_cache = key_cache;
+  args.value_cache = value_cache;
+  args.slot_mapping = slot_mapping;
+  args.k_scale = k_scale;
+  args.v_scale = v_scale;
+  args.flash_layout = flash_layout;
+  args.apply_scale = apply_scale;
+  args.swa_slot_mapping = swa_slot_mapping;
+  args.kv_cache_dtype = std::string(kv_cache_dtype);
+  kServe(as_fused(args), Operation::reshape_and_cache);
+}
+
+static_assert(std::is_same_v<decltype(fused_kernel<run_operation>), FusedSignature>);
+static_assert(std::is_same_v<decltype(rope_kernel<run_operation>), RopeSignature>);
+static_assert(std::is_same_v<decltype(reshape_and_cache_kernel<run_operation>), ReshapeAndCacheSignature>);
+
+void check_without_data(const FusedArguments& args, Operation operation) {
+  check_arguments(args, operation);
+  check_no_overlap(args, operation);
 }
 
 // Kinds of tensors for the checker to refuse with its own words: other layouts, and what torch would make
@@ -77,9 +130,21 @@ constexpr c10::DispatchKey kOtherLayouts[] = {
 constexpr c10::DispatchKey kPending[] = {c10::DispatchKey::Negative, c10::DispatchKey::Conjugate,
                                          c10::DispatchKey::ZeroTensor};
 
+template <Serve* kServe, typename Register>
+void for_each_operator(const Register& implement) {
+  implement("fused_qk_rope_reshape_and_cache", fused_kernel<kServe>);
+  implement("rope", rope_kernel<kServe>);
+  implement("reshape_and_cache", reshape_and_cache_kernel<kServe>);
+}
+
+template <Serve* kServe>
+void implement_all(torch::Library& m) {
+  for_each_operator<kServe>([&](const char* name, auto* kernel) { m.impl(name, kernel); });
+}
+
 }  // namespace
 
-// The Python call's arguments in its order; outputs are passed in and declared as mutated.
+// The Python calls' arguments in their order; outputs are passed in and declared as mutated.
 TORCH_LIBRARY(kvrope, m) {
   // clang-format off
   m.def("fused_qk_rope_reshape_and_cache("
@@ -91,23 +156,36 @@ TORCH_LIBRARY(kvrope, m) {
         "Tensor? q_scale=None, bool match_unfused=False, "
         "int[]? mrope_section=None, bool mrope_interleaved=False, "
         "Tensor? q_weight=None, Tensor? k_weight=None, float eps=1e-6, bool weight_plus_one=False) -> ()");
+  m.def("rope("
+        "Tensor q, Tensor? k, Tensor pos, Tensor cos_sin, bool is_neox, Tensor? offs, "
+        "Tensor(a!) q_out, Tensor(b!)? k_out, *, "
+        "int? rotary_dim=None, int rotary_dim_offset=0, Tensor? q_scale=None, "
+        "int[]? mrope_section=None, bool mrope_interleaved=False, "
+        "Tensor? q_weight=None, Tensor? k_weight=None, float eps=1e-6, bool weight_plus_one=False) -> ()");
+  m.def("reshape_and_cache("
+        "Tensor k, Tensor v, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor slot_mapping, "
+        "Tensor? k_scale, Tensor? v_scale, bool flash_layout, *, "
+        "bool apply_scale=True, Tensor? swa_slot_mapping=None, str kv_cache_dtype=\"auto\") -> ()");
   // clang-format on
-  const char* const name = "fused_qk_rope_reshape_and_cache";
-  for (const c10::DispatchKey key : kOtherLayouts)
-    m.impl(name, torch::dispatch(key, fused_kernel<run_fused>));
+  for (const c10::DispatchKey key : kOtherLayouts) {
+    for_each_operator<run_operation>(
+        [&](const char* name, auto* kernel) { m.impl(name, torch::dispatch(key, kernel)); });
+  }
   for (const c10::DispatchKey key : kPending) {
-    m.impl(name, torch::dispatch(key, torch::CppFunction::makeFallthrough()));
+    for_each_operator<run_operation>([&](const char* name, auto*) {
+      m.impl(name, torch::dispatch(key, torch::CppFunction::makeFallthrough()));
+    });
   }
 }
 
 TORCH_LIBRARY_IMPL(kvrope, CPU, m) {
-  m.impl("fused_qk_rope_reshape_and_cache", fused_kernel<run_fused>);
+  implement_all<run_operation>(m);
 }
 TORCH_LIBRARY_IMPL(kvrope, CUDA, m) {
-  m.impl("fused_qk_rope_reshape_and_cache", fused_kernel<run_fused>);
+  implement_all<run_operation>(m);
 }
 TORCH_LIBRARY_IMPL(kvrope, Meta, m) {
-  m.impl("fused_qk_rope_reshape_and_cache", fused_kernel<check_without_data>);
+  implement_all<check_without_data>(m);
 }
 
 }  // namespace kvrope

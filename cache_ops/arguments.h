@@ -1,5 +1,5 @@
-// The operation for C++ callers: one call with named arguments. Link kvrope::cache_ops; needs LibTorch, no
-// Python.
+// The operation and its two halves for C++ callers: calls with named arguments. Link kvrope::cache_ops; needs
+// LibTorch, no Python.
 //
 //   kvrope::FusedArguments args;
 //   args.q = q;  args.k = k;  args.v = v;  ...
@@ -43,10 +43,12 @@ struct FusedArguments {
   std::optional<int64_t> rotary_dim;    // R, even, 2..D; D when absent
   int64_t rotary_dim_offset = 0;        // the rotated dims are offset .. offset + R
   std::string kv_cache_dtype = "auto";  // for uint8 caches: "fp8" = "fp8_e4m3", "fp8_e5m2"
+  // k is rounded to its dtype before the cache, and stored = cast(x / scale): every bit is that of rope
+  // followed by reshape_and_cache.
+  bool match_unfused = false;
 
   // Not yet supported: any value but these raises ValueError. eps has no effect without the weights.
   std::optional<at::Tensor> q_scale;
-  bool match_unfused = false;
   std::optional<std::vector<int64_t>> mrope_section;
   bool mrope_interleaved = false;
   std::optional<at::Tensor> q_weight, k_weight;
@@ -66,5 +68,48 @@ struct FusedOutputs {
 // c10::IndexError (CPU: a slot or position out of range) that names the argument, what it got and what fits,
 // before anything is written. On CUDA an out-of-range slot or position is recorded instead (fault.h).
 FusedOutputs fused_qk_rope_reshape_and_cache(const FusedArguments& arguments);
+
+// For engines that cannot fuse: the rotation alone. Shapes, dtypes and names as in FusedArguments.
+struct RopeArguments {
+  at::Tensor q;                 // (T, QH, D)
+  std::optional<at::Tensor> k;  // (Tk, KH, D); rows T.. are copied to k_out as they are
+  at::Tensor pos, cos_sin;
+  bool is_neox = true;
+  std::optional<at::Tensor> offs;
+  std::optional<int64_t> rotary_dim;
+  int64_t rotary_dim_offset = 0;
+  std::optional<at::Tensor> q_out, k_out;  // as q, k; allocated when absent; q and k themselves are allowed
+
+  // Not yet supported: any value but these raises ValueError. eps has no effect without the weights.
+  std::optional<at::Tensor> q_scale;
+  std::optional<std::vector<int64_t>> mrope_section;
+  bool mrope_interleaved = false;
+  std::optional<at::Tensor> q_weight, k_weight;
+  double eps = 1e-6;
+  bool weight_plus_one = false;
+};
+
+struct RopeOutputs {
+  at::Tensor q_out;                 // (T, QH, D)
+  std::optional<at::Tensor> k_out;  // (Tk, KH, D), with k
+};
+
+// One launch; errors and faults as above. No row is padding here: every position must be in the table.
+RopeOutputs rope(const RopeArguments& arguments);
+
+// The cache write alone: k is final. Shapes, dtypes and names as in FusedArguments.
+struct ReshapeAndCacheArguments {
+  at::Tensor k, v;  // (Tk, KH, D), (Tk, KH, Dv)
+  at::Tensor key_cache, value_cache;
+  at::Tensor slot_mapping;                     // (T_slot,), T_slot <= Tk
+  std::optional<at::Tensor> k_scale, v_scale;  // stored = cast(x / scale)
+  bool flash_layout = true;
+  bool apply_scale = true;
+  std::optional<at::Tensor> swa_slot_mapping;
+  std::string kv_cache_dtype = "auto";
+};
+
+// One launch; errors and faults as above.
+void reshape_and_cache(const ReshapeAndCacheArguments& arguments);
 
 }  // namespace kvrope

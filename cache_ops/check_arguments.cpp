@@ -19,24 +19,27 @@ struct Sizes {
 
 class Checker {
  public:
-  explicit Checker(const FusedArguments& args) : args_(args), match_(kFusedName, args.q) {}
+  Checker(const FusedArguments& args, Operation operation)
+      : args_(args),
+        rotates_(rotates(operation)),
+        writes_cache_(writes_cache(operation)),
+        has_k_(operation != Operation::rope || args.k.defined()),
+        match_(name_of(operation), rotates_ ? "q" : "k", rotates_ ? args.q : args.k) {}
 
   void check() {
     check_unsupported();
-    check_rows();
-    if (args_.flash_layout) {
-      check_flash_caches();
-    } else {
-      check_split_caches();
+    if (rotates_) check_queries();
+    if (has_k_) check_keys();
+    if (writes_cache_) check_cache_write();
+    if (rotates_) {
+      check_positions();
+      check_rotation();
     }
-    check_cache_dtypes();
-    check_indices();
-    check_rotation();
-    if (args_.apply_scale) {  // otherwise the scales are ignored, their form too
+    if (writes_cache_ && args_.apply_scale) {  // otherwise the scales are ignored, their form too
       check_scale("k_scale", args_.k_scale);
       check_scale("v_scale", args_.v_scale);
     }
-    check_outputs();
+    if (rotates_) check_outputs();
   }
 
  private:
@@ -48,7 +51,6 @@ class Checker {
   void check_unsupported() const {
     constexpr const char* kText = "not yet supported, expected it to be left at its default";
     require(!args_.q_scale, "q_scale", kText);
-    require(!args_.match_unfused, "match_unfused", kText);
     require(!args_.mrope_section, "mrope_section", kText);
     require(!args_.mrope_interleaved, "mrope_interleaved", kText);
     require(!args_.q_weight, "q_weight", kText);
@@ -56,29 +58,56 @@ class Checker {
     require(!args_.weight_plus_one, "weight_plus_one", kText);
   }
 
-  void check_rows() {
-    match_.shape("q", args_.q, {&s_.T, &s_.QH, &s_.D});
-    match_.dtype("q", args_.q, {at::kHalf, at::kBFloat16, at::kFloat});
-    const c10::SymInt &heads = s_.QH.value(), &head_size = s_.D.value();
-    require(heads >= 1 && heads <= kMaxHeads, "q", "expected 1 to ", kMaxHeads, " heads, got ", heads);
-    require(head_size >= 2 && head_size <= kMaxHeadSize && head_size % 2 == 0, "q",
+  // The tensor that is looked at first says the dtype, the head size and, without others, the rows of a call.
+  void check_first(const char* argument, const Tensor& tensor, Size& rows, Size& heads) {
+    match_.shape(argument, tensor, {&rows, &heads, &s_.D});
+    match_.dtype(argument, tensor, {at::kHalf, at::kBFloat16, at::kFloat});
+    const c10::SymInt& head_size = s_.D.value();
+    require(head_size >= 2 && head_size <= kMaxHeadSize && head_size % 2 == 0, argument,
             "expected an even head size from 2 to ", kMaxHeadSize, ", got ", head_size);
+  }
 
-    match_.shape("k", args_.k, {&s_.Tk, &s_.KH, &s_.D});
-    match_.dtype("k", args_.k, {args_.q.scalar_type()});
-    require(s_.Tk.value() >= s_.T.value(), "k", "expected at least as many rows as q, ", s_.T.value(),
-            ", got ", s_.Tk.value());
-    require(s_.Tk.value() <= kMaxRows, "k", "expected at most ", kMaxRows, " rows, got ", s_.Tk.value());
+  void check_row_count(const char* argument, const c10::SymInt& rows) const {
+    require(rows <= kMaxRows, argument, "expected at most ", kMaxRows, " rows, got ", rows);
+  }
+
+  void check_queries() {
+    check_first("q", args_.q, s_.T, s_.QH);
+    const c10::SymInt& heads = s_.QH.value();
+    require(heads >= 1 && heads <= kMaxHeads, "q", "expected 1 to ", kMaxHeads, " heads, got ", heads);
+    if (!has_k_) check_row_count("q", s_.T.value());
+  }
+
+  void check_keys() {
+    if (rotates_) {
+      match_.shape("k", args_.k, {&s_.Tk, &s_.KH, &s_.D});
+      match_.dtype("k", args_.k, {args_.q.scalar_type()});
+      require(s_.Tk.value() >= s_.T.value(), "k", "expected at least as many rows as q, ", s_.T.value(),
+              ", got ", s_.Tk.value());
+    } else {
+      check_first("k", args_.k, s_.Tk, s_.KH);
+    }
+    check_row_count("k", s_.Tk.value());
     const c10::SymInt& kv_heads = s_.KH.value();
     require(kv_heads >= 1 && kv_heads <= kMaxHeads / 2, "k", "expected 1 to ", kMaxHeads / 2, " heads, got ",
             kv_heads);
-    require(heads % kv_heads == 0, "k", "expected a number of heads that divides the ", heads, " of q, got ",
-            kv_heads);
+    if (!rotates_) return;
+    require(s_.QH.value() % kv_heads == 0, "k", "expected a number of heads that divides the ", s_.QH.value(),
+            " of q, got ", kv_heads);
+  }
 
+  void check_cache_write() {
     match_.shape("v", args_.v, {&s_.Tk, &s_.KH, &s_.Dv});
-    match_.dtype("v", args_.v, {args_.q.scalar_type()});
+    match_.dtype("v", args_.v, {args_.k.scalar_type()});
     require(s_.Dv.value() >= 1 && s_.Dv.value() <= kMaxHeadSize, "v", "expected a head size from 1 to ",
             kMaxHeadSize, ", got ", s_.Dv.value());
+    if (args_.flash_layout) {
+      check_flash_caches();
+    } else {
+      check_split_caches();
+    }
+    check_cache_dtypes();
+    check_slots();
   }
 
   void check_flash_caches() {
@@ -129,7 +158,7 @@ class Checker {
     match_.dtype(argument, tensor, {at::kInt, at::kLong});
   }
 
-  void check_indices() {
+  void check_slots() {
     Size slots{"T_slot"};
     check_index("slot_mapping", args_.slot_mapping, slots);
     require(slots.value() <= s_.Tk.value(), "slot_mapping", "expected at most as many slots as rows of k, ",
@@ -138,6 +167,9 @@ class Checker {
       Size window{"N"};
       check_index("swa_slot_mapping", *args_.swa_slot_mapping, window);
     }
+  }
+
+  void check_positions() {
     check_index("pos", args_.pos, s_.T);
     if (args_.offs) check_index("offs", *args_.offs, s_.T);
   }
@@ -179,7 +211,20 @@ class Checker {
   void check_outputs() {
     match_.shape("q_out", args_.q_out.value_or(Tensor()), {&s_.T, &s_.QH, &s_.D});
     match_.dtype("q_out", *args_.q_out, {args_.q.scalar_type()});
-    // A row of heads must be one run of evenly spaced elements, or (T, QH * D) is no view of it.
+    if (writes_cache_) check_row_view();  // rope alone returns q_out as it is
+    require(has_k_ || !args_.k_out, "k_out", "expected none, since there is no k, got one");
+    if (has_k_) {
+      match_.shape("k_out", args_.k_out.value_or(Tensor()), {&s_.Tk, &s_.KH, &s_.D});
+      match_.dtype("k_out", *args_.k_out, {args_.q.scalar_type()});
+    }
+    if (args_.zeros_out) {
+      match_.shape("zeros_out", *args_.zeros_out, {&s_.T, &s_.QH, &s_.D});
+      match_.dtype("zeros_out", *args_.zeros_out, {args_.q.scalar_type()});
+    }
+  }
+
+  // A row of heads must be one run of evenly spaced elements, or (T, QH * D) is no view of it.
+  void check_row_view() const {
     const Tensor& q_out = *args_.q_out;
     const bool is_viewable =
         s_.QH.value() == 1 || q_out.sym_stride(1) == s_.D.value() * q_out.sym_stride(2) || s_.T.value() == 0;
@@ -187,40 +232,47 @@ class Checker {
             "expected strides that allow a view as (T, QH * D): head stride = D * last stride, "
             "got strides ",
             q_out.sym_strides());
-    match_.shape("k_out", args_.k_out.value_or(Tensor()), {&s_.Tk, &s_.KH, &s_.D});
-    match_.dtype("k_out", *args_.k_out, {args_.q.scalar_type()});
-    if (args_.zeros_out) {
-      match_.shape("zeros_out", *args_.zeros_out, {&s_.T, &s_.QH, &s_.D});
-      match_.dtype("zeros_out", *args_.zeros_out, {args_.q.scalar_type()});
-    }
   }
 
   const FusedArguments& args_;
+  const bool rotates_, writes_cache_, has_k_;
   TensorMatcher match_;
   Sizes s_;
 };
 
 }  // namespace
 
-void check_arguments(const FusedArguments& args) {
-  Checker(args).check();
+void check_arguments(const FusedArguments& args, Operation operation) {
+  Checker(args, operation).check();
 }
 
-void check_no_overlap(const FusedArguments& args) {
-  std::vector<NamedTensor> written = {{"key_cache", &args.key_cache}, {"value_cache", &args.value_cache}};
-  if (args.q_out) written.push_back({"q_out", &*args.q_out});
-  if (args.k_out) written.push_back({"k_out", &*args.k_out});
-  if (args.zeros_out) written.push_back({"zeros_out", &*args.zeros_out});
+void check_no_overlap(const FusedArguments& args, Operation operation) {
+  std::vector<NamedTensor> written, read;
+  const auto add = [](std::vector<NamedTensor>& to, const char* name, const Tensor& tensor) {
+    if (tensor.defined()) to.push_back({name, &tensor});
+  };
+  const auto add_if = [&](std::vector<NamedTensor>& to, const char* name,
+                          const std::optional<Tensor>& tensor) {
+    if (tensor) add(to, name, *tensor);
+  };
+  add(written, "key_cache", args.key_cache);
+  add(written, "value_cache", args.value_cache);
+  add_if(written, "q_out", args.q_out);
+  add_if(written, "k_out", args.k_out);
+  add_if(written, "zeros_out", args.zeros_out);
 
-  std::vector<NamedTensor> read = {{"q", &args.q},     {"k", &args.k},
-                                   {"v", &args.v},     {"slot_mapping", &args.slot_mapping},
-                                   {"pos", &args.pos}, {"cos_sin", &args.cos_sin}};
-  if (args.apply_scale && args.k_scale) read.push_back({"k_scale", &*args.k_scale});
-  if (args.apply_scale && args.v_scale) read.push_back({"v_scale", &*args.v_scale});
-  if (args.offs) read.push_back({"offs", &*args.offs});
-  if (args.swa_slot_mapping) read.push_back({"swa_slot_mapping", &*args.swa_slot_mapping});
+  add(read, "q", args.q);
+  add(read, "k", args.k);
+  add(read, "v", args.v);
+  add(read, "slot_mapping", args.slot_mapping);
+  add(read, "pos", args.pos);
+  add(read, "cos_sin", args.cos_sin);
+  if (args.apply_scale) add_if(read, "k_scale", args.k_scale);
+  if (args.apply_scale) add_if(read, "v_scale", args.v_scale);
+  add_if(read, "offs", args.offs);
+  add_if(read, "swa_slot_mapping", args.swa_slot_mapping);
 
-  require_no_overlap(kFusedName, written, read, {{"q_out", "q"}, {"k_out", "k"}});
+  require_no_overlap(name_of(operation), written, read, {{"q_out", "q"}, {"k_out", "k"}});
 }
 
 }  // namespace kvrope

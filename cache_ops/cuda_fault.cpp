@@ -92,8 +92,8 @@ void cuda_check(c10::Device device) {
   if (!fault) return;
   clear_record(cuda_fault_record(device.index()));
   TORCH_CHECK_INDEX(
-      false, text("fused_qk_rope_reshape_and_cache on ", device, ": ", fault->argument, " gives ",
-                  fault->value, " for row ", fault->row, ": ", fault->kind,
+      false, text("kvrope on ", device, ": ", fault->argument, " gives ", fault->value, " for row ",
+                  fault->row, ": ", fault->kind,
                   "; the row was not cached, and its q_out and k_out are NaN if the position was the fault"));
 }
 

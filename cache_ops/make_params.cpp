@@ -82,17 +82,33 @@ PagedCache paged_cache(const Tensor& tensor, const CacheAxes& axes) {
   return {written(tensor), layout};
 }
 
-}  // namespace
+void add_keys(const FusedArguments& args, RopeCacheParams& p) {
+  p.k = head_rows(args.k, data_of(args.k));
+  if (args.k_out) p.k_out = head_rows(*args.k_out, written(*args.k_out));
+  p.num_kv_rows = args.k.size(0);
+  p.num_kv_heads = static_cast<int>(args.k.size(1));
+}
 
-RopeCacheParams make_params(const FusedArguments& args) {
-  RopeCacheParams p{};
+void add_rotation(const FusedArguments& args, RopeCacheParams& p) {
   p.q = head_rows(args.q, data_of(args.q));
   p.q_out = head_rows(*args.q_out, written(*args.q_out));
   if (args.zeros_out) p.zeros_out = head_rows(*args.zeros_out, written(*args.zeros_out));
-  p.k = head_rows(args.k, data_of(args.k));
-  p.k_out = head_rows(*args.k_out, written(*args.k_out));
-  p.v = head_rows(args.v, data_of(args.v));
+  p.num_tokens = args.q.size(0);
+  p.num_q_heads = static_cast<int>(args.q.size(1));
+  p.rotary_dim = static_cast<int>(args.rotary_dim.value_or(args.q.size(2)));
+  p.rotary_dim_offset = static_cast<int>(args.rotary_dim_offset);
+  p.pos = index_array(args.pos);
+  if (args.offs) p.offs = index_array(*args.offs);
+  p.has_offs = args.offs.has_value();
+  p.cos_sin = {data_of(args.cos_sin),
+               args.cos_sin.size(0),
+               stride_of(args.cos_sin, 0),
+               args.cos_sin.stride(1),
+               dtype_of(args.cos_sin.scalar_type()),
+               args.cos_sin.size(1) == 2 * p.rotary_dim};
+}
 
+void add_caches(const FusedArguments& args, RopeCacheParams& p) {
   const Tensor &keys = args.key_cache, &values = args.value_cache;
   if (args.flash_layout) {
     const CacheAxes axes = {.block = 0, .head = 2, .offset = 1, .dim = 3};
@@ -108,37 +124,32 @@ RopeCacheParams make_params(const FusedArguments& args) {
                           {.block = 0, .head = 1, .offset = 2, .dim = 3, .inner = 4, .splits_offset = true});
     p.block_size = {keys.size(3)};
   }
+  p.v = head_rows(args.v, data_of(args.v));
+  p.v_head_size = static_cast<int>(args.v.size(2));
   p.num_slots = keys.size(0) * p.block_size.divisor;
   p.k_scale = scale_array(args.k_scale, args.apply_scale);
   p.v_scale = scale_array(args.v_scale, args.apply_scale);
-
   p.slot_mapping = index_array(args.slot_mapping);
   if (args.swa_slot_mapping) p.swa_slot_mapping = index_array(*args.swa_slot_mapping);
   p.has_swa = args.swa_slot_mapping.has_value();
-  p.pos = index_array(args.pos);
-  if (args.offs) p.offs = index_array(*args.offs);
-  p.has_offs = args.offs.has_value();
-  p.num_tokens = args.q.size(0);
-  p.num_kv_rows = args.k.size(0);
-  p.num_q_heads = static_cast<int>(args.q.size(1));
-  p.num_kv_heads = static_cast<int>(args.k.size(1));
-  p.head_size = static_cast<int>(args.q.size(2));
-  p.v_head_size = static_cast<int>(args.v.size(2));
-  p.rotary_dim = static_cast<int>(args.rotary_dim.value_or(p.head_size));
-  p.rotary_dim_offset = static_cast<int>(args.rotary_dim_offset);
+}
 
-  p.cos_sin = {data_of(args.cos_sin),
-               args.cos_sin.size(0),
-               stride_of(args.cos_sin, 0),
-               args.cos_sin.stride(1),
-               dtype_of(args.cos_sin.scalar_type()),
-               args.cos_sin.size(1) == 2 * p.rotary_dim};
+}  // namespace
 
-  p.dtype = dtype_of(args.q.scalar_type());
-  p.cache_dtype = cache_dtype_of(args);
-  p.has_cache = true;
+// Alone, the cache write gets k final: all its rows are KV-only, and it divides by the scales.
+RopeCacheParams make_params(const FusedArguments& args, Operation operation) {
+  const Tensor& first = rotates(operation) ? args.q : args.k;
+  RopeCacheParams p{};
+  p.dtype = dtype_of(first.scalar_type());
+  p.head_size = static_cast<int>(first.size(2));
+  p.has_cache = writes_cache(operation);
+  p.cache_dtype = p.has_cache ? cache_dtype_of(args) : p.dtype;
   p.is_neox = args.is_neox;
-  p.match_unfused = args.match_unfused;
+  p.match_unfused = args.match_unfused || operation == Operation::reshape_and_cache;
+  if (rotates(operation)) add_rotation(args, p);
+  p.num_kv_rows = p.num_tokens;
+  if (args.k.defined()) add_keys(args, p);
+  if (p.has_cache) add_caches(args, p);
   return p;
 }
 

@@ -2,12 +2,12 @@
 #pragma once
 
 #include "arguments.h"
+#include "operation.h"
 #include "rope_cache_params.h"
 
 namespace kvrope {
 
-// args have passed check_arguments and hold q_out and k_out. The pointers stay valid as long as the tensors
-// live.
-RopeCacheParams make_params(const FusedArguments& args);
+// args have passed check_arguments and hold the outputs. The pointers stay valid as long as the tensors live.
+RopeCacheParams make_params(const FusedArguments& args, Operation operation = Operation::fused);
 
 }  // namespace kvrope

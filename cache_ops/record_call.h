@@ -1,6 +1,6 @@
-// KVROPE_RECORD=FILE.json: each distinct call that the operation serves becomes a case of that file, so that
-// a serving run becomes a regression file. Recorded are shapes, strides, alignments, dtypes, options and the
-// patterns of slots and positions, never data. A call is distinct if any of these has not been seen yet.
+// KVROPE_RECORD=FILE.json: each distinct call that the fused operation serves becomes a case of that file, so
+// that a serving run becomes a regression file. Recorded are shapes, strides, alignments, dtypes, options and
+// the patterns of slots and positions, never data. A call is distinct if any of these has not been seen yet.
 #pragma once
 
 #include "arguments.h"

@@ -128,6 +128,7 @@ class CaseRecorder {
     add_scale("k", args_.k_scale, 0.5);
     add_scale("v", args_.v_scale, 2);
     if (!args_.apply_scale) keys_["apply_scale"] = false;
+    if (args_.match_unfused) keys_["match_unfused"] = true;
     if (args_.zeros_out) keys_["outputs"] = {{"zeros_out", true}};
   }
 

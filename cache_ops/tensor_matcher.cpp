@@ -34,8 +34,10 @@ std::string shape_text(const at::Tensor& tensor) {
   return text_of(tensor.sym_sizes());
 }
 
-TensorMatcher::TensorMatcher(const char* operation, const at::Tensor& device_from)
-    : operation_(operation), device_(device_from.defined() ? device_from.device() : at::kCPU) {}
+TensorMatcher::TensorMatcher(const char* operation, const char* first, const at::Tensor& device_from)
+    : operation_(operation),
+      first_(first),
+      device_(device_from.defined() ? device_from.device() : at::kCPU) {}
 
 std::string TensorMatcher::prefix(const char* argument) const {
   return std::string(operation_) + ": " + argument + ": ";
@@ -46,7 +48,7 @@ void TensorMatcher::shape(const char* argument, const at::Tensor& tensor,
   TORCH_CHECK_VALUE(tensor.defined(),
                     text(prefix(argument), "expected a tensor of shape ", pattern_text(sizes), ", got none"));
   TORCH_CHECK_VALUE(tensor.device() == device_, text(prefix(argument), "expected a tensor on ", device_,
-                                                     " like q, got ", tensor.device()));
+                                                     " like ", first_, ", got ", tensor.device()));
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_nested(),
                     text(prefix(argument), "expected a strided tensor, got another layout"));
   TORCH_CHECK_VALUE(

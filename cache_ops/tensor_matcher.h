@@ -31,7 +31,8 @@ class Size {
 // All expectations of one call. Throws ValueError, or TypeError for a dtype, naming operation and argument.
 class TensorMatcher {
  public:
-  TensorMatcher(const char* operation, const at::Tensor& device_from);
+  // `first` names the tensor whose device all others must have.
+  TensorMatcher(const char* operation, const char* first, const at::Tensor& device_from);
 
   // The tensor has this rank and these sizes, lives on the common device and is strided.
   void shape(const char* argument, const at::Tensor& tensor, std::initializer_list<Size*> sizes) const;
@@ -42,7 +43,7 @@ class TensorMatcher {
   std::string prefix(const char* argument) const;
 
  private:
-  const char* operation_;
+  const char *operation_, *first_;
   c10::Device device_;
 };
 

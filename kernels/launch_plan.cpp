@@ -66,11 +66,12 @@ int power_of_two_from(int n) {
   return power;
 }
 
-// Heads in blocks of about as many rows as are given, each as many as the others.
+// Heads in blocks of about as many rows as are given, each as many as the others. A call without these rows
+// has no blocks for them.
 void divide_rows(int heads, int rows_wanted, int* blocks, int* rows_per_block) {
   const int rows = std::max(rows_wanted, ceil_div(heads, kMaxBlocksOfRows));
   *blocks = ceil_div(heads, rows);
-  *rows_per_block = ceil_div(heads, *blocks);
+  *rows_per_block = heads > 0 ? ceil_div(heads, *blocks) : 0;
 }
 
 int threads_per_block(int64_t num_rows, bool is_split) {

@@ -38,6 +38,12 @@ __device__ __forceinline__ bool has_k_out(const Params& p) {
   return kIsPlain<Params> || p.k_out.data != nullptr;
 }
 
+// Without keys there are no values either: queries are rotated alone.
+template <typename Params>
+__device__ __forceinline__ bool has_keys(const Params& p) {
+  return kIsPlain<Params> || p.num_kv_heads > 0;
+}
+
 template <typename Params>
 __device__ __forceinline__ bool matches_unfused(const Params& p) {
   return !kIsPlain<Params> && p.match_unfused;

@@ -43,7 +43,7 @@ __device__ __forceinline__ void record_fault(FaultRecord* record, FaultKind kind
   record->value = value;
 }
 
-// For a row that may be a fault: one thread a token calls this.
+// For a row that may be a fault: one thread a token calls this, of its keys if the call has some.
 template <typename Index>
 __device__ __noinline__ void record_fault_of_row(const BasicRopeCacheParams<Index>& p, Index token,
                                                  bool has_position) {
@@ -101,8 +101,10 @@ __device__ __forceinline__ void query_rows(const Params& p, const RowWork<Index>
 
   const CheckedIndex<Index> position = pending.checked(p);
   if (has_zeros_out(p)) fill_rows<T, kVec>(p.zeros_out, work, dims, 0.0f);
-  if (!position.is_valid)
+  if (!position.is_valid) {
+    if (!has_keys(p) && work.slice == 0 && work.head == 0) record_fault_of_row<Index>(p, work.token, false);
     return fill_rows<T, kVec>(p.q_out, work, dims, out_of_table_value<Index>(p, work.token));
+  }
   const SliceRotation<kIsNeox, kVec, Params> rotation(p, dims, position);
   T* to = head_of<T>(p.q_out, work.token, work.head);
 #pragma unroll 1

@@ -6,6 +6,9 @@
 //   Tk  rows of k and v, Tk >= T       KH  key and value heads    Dv  head size of v
 //   R   rotary_dim, even, in 2..D
 //
+// A call may have a part of this. Rotation alone: has_cache is false, v_head_size 0; without k KH is 0 and Tk
+// is T. The cache write alone: T, QH and R are 0, so that all rows of k are final, and k_out is absent.
+//
 // Callers fill RopeCacheParams; the compact form (index_math.h) is made of it by the launcher. Members stand
 // in the order in which a thread needs them: the first use of each 64 bytes of a launch's parameters costs a
 // cache miss.
@@ -56,7 +59,7 @@ struct BasicRopeCacheParams {
   int num_q_heads, num_kv_heads;
   int head_size, v_head_size;
   int rotary_dim, rotary_dim_offset;
-  bool has_cache;  // false: rotation alone; the caches, slots and scales are not looked at
+  bool has_cache;  // false: rotation alone; v, the caches, slots and scales are not looked at
   bool has_swa;    // slots go through swa_slot_mapping
   bool has_offs;
   bool is_neox;

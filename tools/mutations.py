@@ -160,6 +160,21 @@ MUTATIONS = [
     ),
     # --- scales and conversions
     Mutation(
+        "K not rounded under match_unfused", "cpu", "cache_ops/cpu_rows.cpp",
+        "    if (p.match_unfused) {\n",
+        "    if (p.match_unfused && p.num_tokens == 0) {\n",
+    ),
+    Mutation(
+        "K not rounded under match_unfused", "device", "kernels/rope_cache.cuh",
+        "if (matches_unfused(p)) values = widen(x);",
+        "if (matches_unfused(p) && p.num_slots == 0) values = widen(x);",
+    ),
+    Mutation(
+        "reciprocal under match_unfused", "both", "kernels/quantize.cuh",
+        "return divide ? x / value : x * reciprocal;",
+        "return x * reciprocal;",
+    ),
+    Mutation(
         "scale of V for K", "cpu", "cache_ops/cpu_rows.cpp",
         "cache_head<T, CacheT>(p.key_cache, p.k_scale,",
         "cache_head<T, CacheT>(p.key_cache, p.v_scale,",

@@ -1,4 +1,4 @@
-"""What Python needs besides the torch operator, which loading this module registers."""
+"""What Python needs besides the torch operators, which loading this module registers."""
 
 from typing import List, Optional, Tuple
 
@@ -10,8 +10,10 @@ has_cuda: bool
 def last_fault(device: torch.device) -> Optional[Tuple[str, str, int, int]]: ...
 def check(device: torch.device) -> None: ...
 
-def fused_qk_rope_reshape_and_cache(*arguments: object) -> None:
-    """torch.ops.kvrope's operator with all its arguments by position; TypeError where one is of another type."""
+# torch.ops.kvrope's operators with all their arguments by position; TypeError where one is of another type.
+def fused_qk_rope_reshape_and_cache(*arguments: object) -> None: ...
+def rope(*arguments: object) -> None: ...
+def reshape_and_cache(*arguments: object) -> None: ...
 
 class RopeScaling:
     """kvrope::RopeScaling: the keys of a rope_scaling dict, typed."""

@@ -4,6 +4,7 @@ import torch as _torch  # noqa: F401  (its libraries must be loaded before ours)
 
 from . import _C
 from ._faults import Fault, check, last_fault
+from ._halves import reshape_and_cache, rope
 from ._ops import fused_qk_rope_reshape_and_cache
 from ._tables import build_cos_sin
 
@@ -18,6 +19,8 @@ __all__ = [
     "fused_qk_rope_reshape_and_cache",
     "has_cuda",
     "last_fault",
+    "reshape_and_cache",
+    "rope",
 ]
 
 

@@ -1,14 +1,15 @@
-"""The operation as Python functions: outputs are allocated where omitted, then the torch operator is called."""
+"""The operation as a Python function: outputs are allocated where omitted, then the torch operator is called."""
 
 from typing import Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
-from torch.overrides import has_torch_function
 
 from . import _C
+from ._arguments import call_operator, raise_as_type_error, require_bools, require_tensors
 
-_fused = torch.ops.kvrope.fused_qk_rope_reshape_and_cache.default
+_NAME = "fused_qk_rope_reshape_and_cache"
+_operator = torch.ops.kvrope.fused_qk_rope_reshape_and_cache.default
 _OPTIONS = (  # the operator's keyword arguments, in its order
     "rotary_dim",
     "rotary_dim_offset",
@@ -82,8 +83,10 @@ def fused_qk_rope_reshape_and_cache(
         swa_slot_mapping: (N,), int32 or int64: slot = swa_slot_mapping[slot]; negative: evicted, not cached.
         rotary_dim: R, even; D when None. The dims rotary_dim_offset .. +R are rotated, the others pass through.
         kv_cache_dtype: "auto", or for uint8 caches "fp8" = "fp8_e4m3", "fp8_e5m2".
-        q_scale, match_unfused, mrope_section, mrope_interleaved, q_weight, k_weight, weight_plus_one:
-            not yet supported; anything but the defaults raises ValueError. eps has no effect without the weights.
+        match_unfused: round k to its dtype before the cache and store cast(x / scale): every bit is then that of
+            ``rope`` followed by ``reshape_and_cache``.
+        q_scale, mrope_section, mrope_interleaved, q_weight, k_weight, weight_plus_one: not yet supported;
+            anything but the defaults raises ValueError. eps has no effect without the weights.
 
     Returns:
         (q_out as (T, QH * D), k_out, key_cache, value_cache), and zeros_out if it was given or asked for.
@@ -95,9 +98,11 @@ def fused_qk_rope_reshape_and_cache(
             not cached and the fault is recorded: see ``kvrope.last_fault`` and ``kvrope.check``.
     """
     if not (type(is_neox) is type(flash_layout) is type(apply_scale) is type(output_zeros) is bool):
-        _require_bools(is_neox=is_neox, flash_layout=flash_layout, apply_scale=apply_scale, output_zeros=output_zeros)
+        require_bools(_NAME, is_neox=is_neox, flash_layout=flash_layout)
+        require_bools(_NAME, apply_scale=apply_scale, output_zeros=output_zeros)
     if not (type(match_unfused) is type(mrope_interleaved) is type(weight_plus_one) is bool):
-        _require_bools(match_unfused=match_unfused, mrope_interleaved=mrope_interleaved, weight_plus_one=weight_plus_one)
+        require_bools(_NAME, match_unfused=match_unfused, mrope_interleaved=mrope_interleaved)
+        require_bools(_NAME, weight_plus_one=weight_plus_one)
     if not apply_scale:
         k_scale = v_scale = None  # ignored, whatever they are
     try:
@@ -140,51 +145,16 @@ def fused_qk_rope_reshape_and_cache(
             eps,
             weight_plus_one,
         )
-        _call_operator(arguments, options)
+        call_operator(_C.fused_qk_rope_reshape_and_cache, _operator, _OPTIONS, arguments, options)
     except (AttributeError, RuntimeError, TypeError) as error:  # torch's answer to an argument of a type it cannot take
-        _require_tensors(q=q, k=k, v=v, key_cache=key_cache, value_cache=value_cache, slot_mapping=slot_mapping, pos=pos)
-        _require_tensors(cos_sin=cos_sin)
-        _require_tensors(True, q_out=q_out, k_out=k_out, k_scale=k_scale, v_scale=v_scale, offs=offs, zeros_out=zeros_out)
-        _require_tensors(True, swa_slot_mapping=swa_slot_mapping, q_scale=q_scale, q_weight=q_weight, k_weight=k_weight)
-        if "Expected a value of type" in str(error):
-            raise TypeError(str(error)) from None
+        require_tensors(_NAME, q=q, k=k, v=v, key_cache=key_cache, value_cache=value_cache)
+        require_tensors(_NAME, slot_mapping=slot_mapping, pos=pos, cos_sin=cos_sin)
+        require_tensors(_NAME, True, q_out=q_out, k_out=k_out, k_scale=k_scale, v_scale=v_scale, offs=offs)
+        require_tensors(_NAME, True, zeros_out=zeros_out, swa_slot_mapping=swa_slot_mapping)
+        require_tensors(_NAME, True, q_scale=q_scale, q_weight=q_weight, k_weight=k_weight)
+        raise_as_type_error(error)
         raise
     rows = q_out.view(q_out.shape[0], q_out.shape[1] * q_out.shape[2])
     if zeros_out is None:
         return rows, k_out, key_cache, value_cache
     return rows, k_out, key_cache, value_cache, zeros_out
-
-
-def _call_operator(arguments: tuple, options: tuple) -> None:
-    """Call the operator: typed where that may be, which takes a third of the time, else as torch.ops does."""
-    if not torch.compiler.is_compiling() and not has_torch_function(arguments[:5]):
-        try:
-            return _C.fused_qk_rope_reshape_and_cache(*arguments, *options)
-        except TypeError:
-            pass  # again, for torch to name what it cannot take
-    _fused(*arguments, **dict(zip(_OPTIONS, options)))
-
-
-def _require_bools(**options: object) -> None:
-    """Raise TypeError where an option is not True or False: torch would take anything for its truth."""
-    for name, value in options.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"fused_qk_rope_reshape_and_cache: {name}: expected True or False, got {_described(value)}")
-
-
-def _require_tensors(or_none: bool = False, **arguments: object) -> None:
-    """Raise TypeError where an argument is not a tensor, ValueError where it is a nested one."""
-    for name, value in arguments.items():
-        if or_none and value is None:
-            continue
-        if not isinstance(value, Tensor):
-            fits = "a tensor or None" if or_none else "a tensor"
-            raise TypeError(f"fused_qk_rope_reshape_and_cache: {name}: expected {fits}, got {_described(value)}")
-        if value.is_nested:
-            raise ValueError(f"fused_qk_rope_reshape_and_cache: {name}: expected a strided tensor, got a nested one")
-
-
-def _described(value: object) -> str:
-    """The value where that is short, else its type."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"a {type(value).__name__}"

@@ -335,6 +335,26 @@ TEST(FaultyOperations, RowsMixedInASharedSlotFail) {
   EXPECT_EQ(run(spec, first).disposition, Disposition::passed) << "either whole row is right";
 }
 
+// The fused call's key is of the unrounded rotation and its reciprocal of the scale: one code apart
+// somewhere.
+TEST(FaultyOperations, AnotherRoundingThanTheUnfusedOneFails) {
+  for (const char* outputs : {"true", "false"}) {
+    const std::string given = std::string(R"("outputs": {"k_out": )") + outputs + "}, ";
+    CaseSpec keys =
+        one_case(given + R"("match_unfused": true, "num_tokens": 40, "kv_cache_dtype": "fp8_e4m3")");
+    CaseSpec values = one_case(given + R"("match_unfused": true, "num_tokens": 40, "scales": {"v": 0.7})");
+    auto forget = [](const FusedArguments& args) {
+      FusedArguments forgetful = args;
+      forgetful.match_unfused = false;
+      return fused_qk_rope_reshape_and_cache(forgetful);
+    };
+    for (const CaseSpec& spec : {keys, values}) {
+      EXPECT_EQ(run(spec, fused_qk_rope_reshape_and_cache).disposition, Disposition::passed);
+      EXPECT_EQ(run(spec, forget).disposition, Disposition::failed);
+    }
+  }
+}
+
 TEST(FaultyOperations, OutputsInPlaceAreCompared) {
   CaseSpec spec = one_case(R"("inputs": {"in_place": true, "strides": "fused_qkv"})");
   EXPECT_EQ(run(spec, fused_qk_rope_reshape_and_cache).disposition, Disposition::passed);

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <random>
+#include <sstream>
 
 #include "arguments.h"
 #include "compact_params.h"
@@ -79,6 +80,7 @@ struct Shape {
   bool is_plain;  // asks for nothing beyond the usual
   bool has_runs;  // slots follow each other
   bool in_place;
+  bool match_unfused;
   int64_t x;
 };
 
@@ -125,6 +127,7 @@ FusedArguments make_call(const Shape& s) {
   args.is_neox = s.is_neox;
   args.rotary_dim = s.rotary_dim;
   args.rotary_dim_offset = s.offset;
+  args.match_unfused = s.match_unfused;
   return args;
 }
 
@@ -143,9 +146,9 @@ FusedArguments with_own_outputs(const FusedArguments& args, const Shape& s) {
   return own;
 }
 
-FaultRecord run_with_record(const FusedArguments& args) {
+FaultRecord run_with_record(const FusedArguments& args, Operation operation = Operation::fused) {
   FaultRecord record{};
-  RopeCacheParams params = make_params(args);
+  RopeCacheParams params = make_params(args, operation);
   params.fault_record = &record;
   run_on_host(params);
   return record;
@@ -164,44 +167,110 @@ void expect_same_as_cpu_kernel(const Shape& shape, int& num_plain) {
   EXPECT_TRUE(is_same_bits(cpu.value_cache, host.value_cache)) << "value_cache";
 }
 
+using Random = std::mt19937;
+
+int64_t one_of(Random& random, const std::vector<int64_t>& values) {
+  return values[random() % values.size()];
+}
+
+Shape random_shape(Random& random, std::vector<int64_t> token_counts) {
+  const auto one_of = [&](const std::vector<int64_t>& values) { return kvrope::one_of(random, values); };
+  Shape s{};
+  s.is_plain = one_of({0, 1}) != 0;
+  s.has_runs = one_of({0, 1}) != 0;
+  s.num_tokens = one_of(token_counts);
+  s.kv_only = s.is_plain ? 0 : one_of({0, 1, 3});
+  if (s.kv_only == 3) s.num_tokens = one_of({s.num_tokens, 0});
+  s.kv_heads = one_of({1, 2, 3});
+  s.q_heads = s.kv_heads * one_of({1, 4, 7});
+  s.head_size = one_of({16, 20, 48, 64, 46, 128, 256});
+  s.in_place = one_of({0, 1}) != 0;
+  s.v_head_size = s.is_plain ? s.head_size : one_of({s.head_size, 24, 33});
+  s.rotary_dim = s.is_plain ? s.head_size : one_of({s.head_size, s.head_size / 2 / 2 * 2, 2});
+  s.offset = one_of({0, s.head_size - s.rotary_dim, (s.head_size - s.rotary_dim) / 2});
+  s.block_size = one_of({16, 32, 48});
+  do {
+    s.x = one_of({2, 4, 8, 16});
+  } while (s.head_size % s.x != 0);
+  s.dtype = one_of({0, 1}) != 0 ? at::kBFloat16 : at::kFloat;
+  s.is_fp8 = one_of({0, 1}) != 0;
+  s.kind = static_cast<CacheKind>(one_of({0, 1, 2}));
+  s.is_neox = one_of({0, 1}) != 0;
+  s.is_full_width = !s.is_plain && one_of({0, 1}) != 0;
+  s.match_unfused = !s.is_plain && one_of({0, 0, 1}) != 0;
+  return s;
+}
+
+std::string name_of(const Shape& s) {
+  return (std::ostringstream() << "T " << s.num_tokens << " + " << s.kv_only << ", heads " << s.q_heads << '/'
+                               << s.kv_heads << ", D " << s.head_size << ", Dv " << s.v_head_size << ", R "
+                               << s.rotary_dim << " at " << s.offset << ", layout "
+                               << static_cast<int>(s.kind) << ", fp8 " << s.is_fp8 << ", neox " << s.is_neox
+                               << ", plain " << s.is_plain << ", runs " << s.has_runs << ", unfused "
+                               << s.match_unfused)
+      .str();
+}
+
 TEST(KernelOnHost, GivesTheBitsOfTheCpuKernel) {
   at::manual_seed(5);
-  std::mt19937 random(5);
-  const auto one_of = [&](std::vector<int64_t> values) { return values[random() % values.size()]; };
+  Random random(5);
   int num_plain = 0;
   for (int i = 0; i < 300; ++i) {
-    Shape s{};
-    s.is_plain = one_of({0, 1}) != 0;
-    s.has_runs = one_of({0, 1}) != 0;
-    s.num_tokens = one_of({1, 2, 9, 40, 129, 256, 257, 300, i % 20 == 0 ? 2049 : 5});
-    s.kv_only = s.is_plain ? 0 : one_of({0, 1, 3});
-    if (s.kv_only == 3) s.num_tokens = one_of({s.num_tokens, 0});
-    s.kv_heads = one_of({1, 2, 3});
-    s.q_heads = s.kv_heads * one_of({1, 4, 7});
-    s.head_size = one_of({16, 20, 48, 64, 46, 128, 256});
-    s.in_place = one_of({0, 1}) != 0;
-    s.v_head_size = s.is_plain ? s.head_size : one_of({s.head_size, 24, 33});
-    s.rotary_dim = s.is_plain ? s.head_size : one_of({s.head_size, s.head_size / 2 / 2 * 2, 2});
-    s.offset = one_of({0, s.head_size - s.rotary_dim, (s.head_size - s.rotary_dim) / 2});
-    s.block_size = one_of({16, 32, 48});
-    do {
-      s.x = one_of({2, 4, 8, 16});
-    } while (s.head_size % s.x != 0);
-    s.dtype = one_of({0, 1}) != 0 ? at::kBFloat16 : at::kFloat;
-    s.is_fp8 = one_of({0, 1}) != 0;
-    s.kind = static_cast<CacheKind>(one_of({0, 1, 2}));
-    s.is_neox = one_of({0, 1}) != 0;
-    s.is_full_width = !s.is_plain && one_of({0, 1}) != 0;
-    SCOPED_TRACE(testing::Message() << "case " << i << ": T " << s.num_tokens << " + " << s.kv_only
-                                    << ", heads " << s.q_heads << '/' << s.kv_heads << ", D " << s.head_size
-                                    << ", Dv " << s.v_head_size << ", R " << s.rotary_dim << " at "
-                                    << s.offset << ", layout " << static_cast<int>(s.kind) << ", fp8 "
-                                    << s.is_fp8 << ", neox " << s.is_neox << ", plain " << s.is_plain
-                                    << ", runs " << s.has_runs);
+    const Shape s = random_shape(random, {1, 2, 9, 40, 129, 256, 257, 300, i % 20 == 0 ? 2049 : 5});
+    SCOPED_TRACE(testing::Message() << "case " << i << ": " << name_of(s));
     expect_same_as_cpu_kernel(s, num_plain);
     if (HasFailure()) return;
   }
   EXPECT_GT(num_plain, 60);
+}
+
+void expect_same_on_cpu_and_host(const FusedArguments& cpu, const FusedArguments& host, Operation operation) {
+  run_on_cpu("test", make_params(cpu, operation));
+  EXPECT_EQ(run_with_record(host, operation).is_claimed, 0);
+}
+
+// The halves one after the other, on both, beside the fused call.
+void expect_halves_are_the_fused_call(const Shape& s) {
+  FusedArguments args = make_call(s);
+  if (s.is_plain) args.pos.fill_(9);  // rotation alone knows no padding
+  args.match_unfused = true;
+  const FusedArguments fused = with_own_outputs(args, s);
+  EXPECT_EQ(run_with_record(fused).is_claimed, 0);
+
+  FusedArguments cpu = with_own_outputs(args, s), host = with_own_outputs(args, s);
+  for (FusedArguments* half : {&cpu, &host}) half->zeros_out.reset();
+  FusedArguments cpu_queries = cpu, host_queries = host;
+  for (FusedArguments* queries : {&cpu_queries, &host_queries}) {
+    queries->k = {};
+    queries->k_out.reset();
+    queries->q_out = at::full(args.q.sizes(), -1.0, args.q.options());
+  }
+  expect_same_on_cpu_and_host(cpu_queries, host_queries, Operation::rope);
+  expect_same_on_cpu_and_host(cpu, host, Operation::rope);
+  for (const FusedArguments* half : {&cpu, &host, &cpu_queries, &host_queries}) {
+    EXPECT_TRUE(is_same_bits(*half->q_out, *fused.q_out)) << "q_out";
+    EXPECT_TRUE(!half->k_out || is_same_bits(*half->k_out, *fused.k_out)) << "k_out";
+  }
+  for (FusedArguments* half : {&cpu, &host}) {
+    half->k = *half->k_out;
+    half->k_out.reset();
+  }
+  expect_same_on_cpu_and_host(cpu, host, Operation::reshape_and_cache);
+  for (const FusedArguments* half : {&cpu, &host}) {
+    EXPECT_TRUE(is_same_bits(half->key_cache, fused.key_cache)) << "key_cache";
+    EXPECT_TRUE(is_same_bits(half->value_cache, fused.value_cache)) << "value_cache";
+  }
+}
+
+TEST(KernelOnHost, HalvesGiveTheBitsOfTheFusedCall) {
+  at::manual_seed(6);
+  Random random(6);
+  for (int i = 0; i < 100; ++i) {
+    const Shape s = random_shape(random, {1, 2, 9, 40, 129, 256, 257, 300});
+    SCOPED_TRACE(testing::Message() << "case " << i << ": " << name_of(s));
+    expect_halves_are_the_fused_call(s);
+    if (HasFailure()) return;
+  }
 }
 
 TEST(KernelOnHost, RecordsFaults) {
@@ -239,6 +308,30 @@ TEST(KernelOnHost, RecordsFaults) {
     EXPECT_EQ(record.row, fault.row) << fault.name;
     EXPECT_EQ(record.value, fault.value) << fault.name;
   }
+}
+
+// Rotation alone, with and without k: no row is padding, whatever slots there were.
+TEST(KernelOnHost, RecordsFaultsOfHalves) {
+  for (const bool has_k : {true, false}) {
+    FusedArguments args = small_call({});
+    args.q_out = at::empty_like(args.q), args.k_out = at::empty_like(args.k);
+    if (!has_k) args.k = {}, args.k_out.reset();
+    EXPECT_EQ(run_with_record(args, Operation::rope).kind, FaultKind::none);
+    args.pos[1] = 1000;
+    const FaultRecord record = run_with_record(args, Operation::rope);
+    EXPECT_EQ(record.kind, FaultKind::position_out_of_range);
+    EXPECT_EQ(record.row, 1);
+    EXPECT_EQ(record.value, 1000);
+    EXPECT_TRUE(args.q_out->select(0, 1).isnan().all().item<bool>());
+    EXPECT_TRUE(!has_k || args.k_out->select(0, 1).isnan().all().item<bool>());
+    EXPECT_FALSE(args.q_out->select(0, 2).isnan().any().item<bool>());
+  }
+  FusedArguments args = small_call({});
+  args.slot_mapping[5] = 96;
+  const FaultRecord record = run_with_record(args, Operation::reshape_and_cache);
+  EXPECT_EQ(record.kind, FaultKind::slot_out_of_range);
+  EXPECT_EQ(record.row, 5);
+  EXPECT_EQ(record.value, 96);
 }
 
 }  // namespace

@@ -189,6 +189,36 @@ TEST(MakeParamsOf, OptionsAndSizes) {
   EXPECT_FALSE(p.cos_sin.is_full_width);
 }
 
+// What belongs to the other half is not looked at.
+TEST(MakeParamsOf, Halves) {
+  FusedArguments args = call_with_outputs({.cache = "fp8_e4m3"});
+  const RopeCacheParams fused = make_params(args), rotation = make_params(args, Operation::rope);
+  EXPECT_FALSE(rotation.has_cache);
+  EXPECT_EQ(rotation.cache_dtype, rotation.dtype);
+  EXPECT_EQ(rotation.num_kv_rows, kKvRows);
+  EXPECT_EQ(rotation.v.data, nullptr);
+  EXPECT_EQ(rotation.k_out.data, fused.k_out.data);
+  EXPECT_EQ(rotation.rotary_dim_offset, kRotaryOffset);
+
+  FusedArguments queries = args;
+  queries.k = {};
+  const RopeCacheParams alone = make_params(queries, Operation::rope);
+  EXPECT_EQ(alone.num_kv_heads, 0);
+  EXPECT_EQ(alone.num_kv_rows, kTokens);
+
+  args.k_out.reset();
+  const RopeCacheParams write = make_params(args, Operation::reshape_and_cache);
+  EXPECT_TRUE(write.has_cache && write.match_unfused);
+  EXPECT_FALSE(fused.match_unfused);
+  EXPECT_EQ(write.cache_dtype, DType::fp8_e4m3);
+  EXPECT_EQ(write.num_tokens, 0);
+  EXPECT_EQ(write.num_q_heads, 0);
+  EXPECT_EQ(write.rotary_dim, 0);
+  EXPECT_EQ(write.num_kv_rows, kKvRows);
+  EXPECT_EQ(write.k_out.data, nullptr);
+  EXPECT_EQ(write.k_scale.data, fused.k_scale.data);
+}
+
 TEST(MakeParamsOf, CacheTypes) {
   const auto type_of = [](const std::string& cache, at::ScalarType dtype, const char* name = "auto") {
     FusedArguments args = call_with_outputs({.dtype = dtype, .cache = cache});

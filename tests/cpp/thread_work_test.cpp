@@ -112,6 +112,30 @@ TEST(ThreadWork, EachSliceHasOneThread) {
   }
 }
 
+// A half has no blocks for the rows that it lacks, and all those of the others.
+TEST(ThreadWork, Halves) {
+  for (const int64_t num_rows : {1, 128, 257}) {
+    RopeCacheParams p = params_of(num_rows, 71, 0, 128, false);
+    p.has_cache = false;
+    p.v_head_size = 0;
+    LaunchPlan plan = plan_launch(p);
+    EXPECT_EQ(plan.kv_blocks, 0);
+    EXPECT_EQ(plan.grid_y(p.has_cache), plan.q_blocks);
+    expect_each_slice_once(p, plan, plan.q_blocks, plan.rows_per_q_block, plan.rows_at_once, 71);
+
+    for (const bool is_split : {false, true}) {
+      p = params_of(num_rows, 0, 3, 128, is_split);
+      p.num_tokens = p.rotary_dim = 0;
+      plan = plan_launch(p);
+      EXPECT_EQ(plan.q_blocks, 0);
+      EXPECT_EQ(plan.grid_y(p.has_cache),
+                plan.kv_blocks + (plan.values_are_tiled ? plan.tile_blocks : plan.kv_blocks));
+      expect_each_slice_once(p, plan, plan.kv_blocks, plan.rows_per_kv_block, plan.kv_rows_at_once, 3);
+      if (plan.values_are_tiled) expect_each_tile_once(p, plan);
+    }
+  }
+}
+
 // In grids too large to walk, the block that should serve a row of v is looked up and asked.
 TEST(ThreadWork, TilesOfBillionsOfTokens) {
   for (const int64_t num_rows : {int64_t{1} << 20, (int64_t{1} << 28) + 5, int64_t{INT32_MAX}}) {

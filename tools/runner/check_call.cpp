@@ -62,7 +62,9 @@ class CallChecker {
         buffers_(buffers),
         outputs_(outputs),
         capacity_(data.plan.num_blocks * spec.block_size),
-        memory_(download_all(buffers)) {}
+        memory_(download_all(buffers)) {
+    if (spec.match_unfused && !buffers.k_out()) allocated_k_out_ = download(outputs.k_out);
+  }
 
   Findings check() {
     check_all_returned();
@@ -183,8 +185,19 @@ class CallChecker {
   }
   BufferComparison& memory_of(const CacheElement& element) { return memory_[view_of(element).buffer]; }
   Want want_of(const CacheElement& element, int64_t row) const {
-    if (element.is_key) return oracle_.cached_key(row, element.head, element.dim);
-    return oracle_.cached_value(row, element.head, element.dim);
+    if (!element.is_key) return oracle_.cached_value(row, element.head, element.dim);
+    if (!spec_.match_unfused) return oracle_.cached_key(row, element.head, element.dim);
+    return oracle_.cached_key_of(k_out_of(row, element.head, element.dim), element.head);
+  }
+
+  // What the call left in k_out, which has been compared itself.
+  double k_out_of(int64_t row, int64_t head, int64_t dim) const {
+    if (const std::optional<View>& view = buffers_.k_out()) {
+      return memory_[view->buffer].value(view->byte(view->place.at(row, head, dim)), view->format);
+    }
+    int64_t element = (row * spec_.kv_heads + head) * spec_.head_dim + dim;
+    return decode(spec_.dtype,
+                  load_bits(spec_.dtype, allocated_k_out_.data() + element * bytes_of(spec_.dtype)));
   }
 
   template <class Visit>
@@ -246,6 +259,7 @@ class CallChecker {
   const FusedOutputs& outputs_;
   int64_t capacity_;  // slots of the caches
   std::vector<BufferComparison> memory_;
+  std::vector<uint8_t> allocated_k_out_;  // contiguous
   Findings findings_;
 };
 

@@ -57,6 +57,11 @@ class BufferComparison {
 
   const std::string& name() const { return name_; }
 
+  // What the call left in the element that starts at this byte.
+  double value(int64_t byte, NumberFormat format) const {
+    return decode(format, load_bits(format, after_.data() + byte));
+  }
+
   // The element that starts at this byte was to be written. Says whether it is right; counts nothing.
   bool is_right(int64_t byte, NumberFormat format, const Want& want) const;
 

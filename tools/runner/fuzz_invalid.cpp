@@ -230,18 +230,15 @@ Pattern position_out_of_range(FuzzDraft& draft, Draw& draw) {
 // --- What the operation does not know yet
 
 Pattern not_yet_supported(FuzzDraft& draft, Draw& draw) {
-  switch (draw.between(0, 4)) {
+  switch (draw.between(0, 3)) {
     case 0:
       draft.pin("/scales/q", draw.one_of({0.5, 2.0}));
       return names("q_scale");
     case 1:
-      draft.pin("/match_unfused", true);
-      return names("match_unfused");
-    case 2:
       draft.pin("/mrope/section", Json::array({1, 0, draft.rotary_dim / 2}));
       if (draw.chance(0.5)) draft.pin("/mrope/interleaved", true);
       return names("mrope_section");
-    case 3: {
+    case 2: {
       bool has_q = draw.chance(0.5);
       draft.pin("/norm/q", has_q);
       draft.pin("/norm/k", !has_q || draw.chance(0.5));

@@ -302,7 +302,7 @@ void draw_options(FuzzDraft& draft, Draw& draw) {
     if (draw.chance(0.3)) draft.set(scale, draw_scale(draft, draw));
   }
   if (draw.chance(0.2)) draft.set("/apply_scale", draw.chance(0.5));
-  if (draw.chance(0.05)) draft.set("/match_unfused", false);
+  if (draw.chance(0.2)) draft.set("/match_unfused", draw.chance(0.8));
   bool is_in_place = draw.chance(0.2);
   if (is_in_place || draw.chance(0.1)) draft.set("/inputs/in_place", is_in_place);
   if (draw.chance(0.5)) {

@@ -25,8 +25,8 @@ Oracle::Oracle(const CaseSpec& spec, const CallData& data)
       capacity_(data.plan.num_blocks * spec.block_size),
       rotary_dim_(spec.rotated_dims()),
       width_(spec.table_width()) {
-  if (spec.norm || spec.mrope || spec.match_unfused || spec.q_out_dtype || spec.q_scale) {
-    throw std::invalid_argument("the oracle does not know norm, mrope, match_unfused or an fp8 q_out yet");
+  if (spec.norm || spec.mrope || spec.q_out_dtype || spec.q_scale) {
+    throw std::invalid_argument("the oracle does not know norm, mrope or an fp8 q_out yet");
   }
   bool has_positions = static_cast<int64_t>(data.plan.pos.size()) == tokens_ &&
                        (!data.plan.offs || static_cast<int64_t>(data.plan.offs->size()) == tokens_);
@@ -130,13 +130,24 @@ Want Oracle::scaled(Want want, const std::optional<std::vector<float>>& scales, 
   return want;
 }
 
+// x / scale, an IEEE division in fp32: that of two fp32 values in double, rounded once more, is the same.
+Want Oracle::divided(double value, const std::optional<std::vector<float>>& scales, int64_t head) const {
+  if (!scales || !spec_.apply_scale) return {value};
+  float scale = scales->size() == 1 ? scales->front() : scales->at(static_cast<size_t>(head));
+  return {rounded_to_fp32(value / scale)};
+}
+
 Want Oracle::cached_key(int64_t row, int64_t head, int64_t dim) const {
   return scaled(k_out(row, head, dim), data_.k_scale, head);
 }
 
+Want Oracle::cached_key_of(double k_out, int64_t head) const {
+  return divided(k_out, data_.k_scale, head);
+}
+
 Want Oracle::cached_value(int64_t row, int64_t head, int64_t dim) const {
   float value = data_.v[static_cast<size_t>((row * spec_.kv_heads + head) * spec_.value_dim() + dim)];
-  return scaled({value}, data_.v_scale, head);
+  return spec_.match_unfused ? divided(value, data_.v_scale, head) : scaled({value}, data_.v_scale, head);
 }
 
 }  // namespace kvrope::regress

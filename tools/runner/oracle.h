@@ -19,6 +19,8 @@ class Oracle {
   // anyway.
   Destination destination_of(int64_t row) const;
   Want cached_key(int64_t row, int64_t head, int64_t dim) const;
+  // Under match_unfused the key is that of the element which the call gave to k_out, to the bit.
+  Want cached_key_of(double k_out, int64_t head) const;
   Want cached_value(int64_t row, int64_t head, int64_t dim) const;
 
   // Rows that a device without exceptions must report: their slot or their position is out of range.
@@ -31,6 +33,7 @@ class Oracle {
   bool position_in_table(int64_t row) const;
   Want rotate(const float* head, int64_t dim, int64_t row) const;
   Want scaled(Want want, const std::optional<std::vector<float>>& scales, int64_t head) const;
+  Want divided(double value, const std::optional<std::vector<float>>& scales, int64_t head) const;
 
   const CaseSpec& spec_;
   const CallData& data_;

@@ -46,6 +46,18 @@ void run_step(c10::Device device) {
   require(args.key_cache.equal(expected_keys), "slot 5 of the key cache, and nothing else, is written");
   require(args.value_cache.equal(expected_values), "slot 5 of the value cache, and nothing else, is written");
 
+  // The halves, one after the other.
+  kvrope::RopeArguments rotation;
+  rotation.q = args.q, rotation.k = args.k, rotation.pos = args.pos, rotation.cos_sin = args.cos_sin;
+  const kvrope::RopeOutputs rotated = kvrope::rope(rotation);
+  kvrope::ReshapeAndCacheArguments write;
+  write.k = *rotated.k_out, write.v = args.v, write.slot_mapping = args.slot_mapping;
+  write.key_cache = at::full_like(args.key_cache, -7), write.value_cache = at::full_like(args.key_cache, -7);
+  kvrope::reshape_and_cache(write);
+  require(rotated.q_out.equal(quarter_turn(args.q)), "rope rotates q");
+  require(write.key_cache.equal(expected_keys), "reshape_and_cache writes the rotated k");
+  require(write.value_cache.equal(expected_values), "reshape_and_cache writes v");
+
   kvrope::CosSinOptions options;
   options.device = device;
   const at::Tensor table = kvrope::build_cos_sin(8, 16, 10000, std::nullopt, options);

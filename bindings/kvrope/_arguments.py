@@ -1,0 +1,50 @@
+"""What the operations' Python functions share: how an operator is called and how a wrong argument is named."""
+
+from typing import Any, Callable, Tuple
+
+import torch
+from torch import Tensor
+from torch.overrides import has_torch_function
+
+
+def call_operator(
+    typed: Callable[..., None], operator: Any, names: Tuple[str, ...], arguments: tuple, options: tuple
+) -> None:
+    """Call an operator: typed where that may be, which takes a third of the time, else as torch.ops does."""
+    if not torch.compiler.is_compiling() and not has_torch_function(arguments[:5]):
+        try:
+            return typed(*arguments, *options)
+        except TypeError:
+            pass  # again, for torch to name what it cannot take
+    operator(*arguments, **dict(zip(names, options)))
+
+
+def require_bools(operation: str, **options: object) -> None:
+    """Raise TypeError where an option is not True or False: torch would take anything for its truth."""
+    for name, value in options.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{operation}: {name}: expected True or False, got {_described(value)}")
+
+
+def require_tensors(operation: str, or_none: bool = False, **arguments: object) -> None:
+    """Raise TypeError where an argument is not a tensor, ValueError where it is a nested one."""
+    for name, value in arguments.items():
+        if or_none and value is None:
+            continue
+        if not isinstance(value, Tensor):
+            fits = "a tensor or None" if or_none else "a tensor"
+            raise TypeError(f"{operation}: {name}: expected {fits}, got {_described(value)}")
+        if value.is_nested:
+            raise ValueError(f"{operation}: {name}: expected a strided tensor, got a nested one")
+
+
+def raise_as_type_error(error: Exception) -> None:
+    """Torch's RuntimeError about a value of another type, as the TypeError that it is."""
+    if "Expected a value of type" in str(error):
+        raise TypeError(str(error)) from None
+
+
+def _described(value: object) -> str:
+    """The value where that is short, else its type."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"a {type(value).__name__}"
