@@ -335,23 +335,19 @@ TEST(FaultyOperations, RowsMixedInASharedSlotFail) {
   EXPECT_EQ(run(spec, first).disposition, Disposition::passed) << "either whole row is right";
 }
 
-// The fused call's key is of the unrounded rotation and its reciprocal of the scale: one code apart
-// somewhere.
+// The fused call takes the key before it is rounded, and the reciprocal of the scale.
 TEST(FaultyOperations, AnotherRoundingThanTheUnfusedOneFails) {
-  for (const char* outputs : {"true", "false"}) {
-    const std::string given = std::string(R"("outputs": {"k_out": )") + outputs + "}, ";
-    CaseSpec keys =
-        one_case(given + R"("match_unfused": true, "num_tokens": 40, "kv_cache_dtype": "fp8_e4m3")");
-    CaseSpec values = one_case(given + R"("match_unfused": true, "num_tokens": 40, "scales": {"v": 0.7})");
-    auto forget = [](const FusedArguments& args) {
-      FusedArguments forgetful = args;
-      forgetful.match_unfused = false;
-      return fused_qk_rope_reshape_and_cache(forgetful);
-    };
-    for (const CaseSpec& spec : {keys, values}) {
-      EXPECT_EQ(run(spec, fused_qk_rope_reshape_and_cache).disposition, Disposition::passed);
-      EXPECT_EQ(run(spec, forget).disposition, Disposition::failed);
-    }
+  const auto forget = [](const FusedArguments& args) {
+    FusedArguments forgetful = args;
+    forgetful.match_unfused = false;
+    return fused_qk_rope_reshape_and_cache(forgetful);
+  };
+  const std::string unfused = R"("num_tokens": 40, "match_unfused": true, )";
+  for (const char* keys : {R"("kv_cache_dtype": "fp8_e4m3")", R"("dtype": "fp32", "scales": {"v": 0.7})",
+                           R"("kv_cache_dtype": "fp8_e4m3", "outputs": {"k_out": false})"}) {
+    const CaseSpec spec = one_case(unfused + keys);
+    EXPECT_EQ(run(spec, fused_qk_rope_reshape_and_cache).disposition, Disposition::passed) << keys;
+    EXPECT_EQ(run(spec, forget).disposition, Disposition::failed) << keys;
   }
 }
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import oracle
-from elements import Memory, bits_at, bits_of, cache_offsets, compare_rows, element_offsets, storage_bytes
+from elements import Memory, bits_at, bits_of, cache_offsets, compare_rows, decode, element_offsets, storage_bytes
 from tensors import GUARD, blank, cache_pair, fused_rows, is_flash, place, row_strides
 
 
@@ -84,20 +84,24 @@ class Case:
         self.num_blocks = self.num_blocks or max(8, math.ceil((self.num_slots + 3) / self.block_size))
 
 
+FUSED = "fused_qk_rope_reshape_and_cache"
+
+
 @dataclass
 class Call:
     arguments: dict[str, Any]
+    operation: str = FUSED  # or one of its halves: "rope", "reshape_and_cache"
 
     def run(self, operation: Callable[..., Any] | None = None) -> Any:
         if operation is None:
             import kvrope
 
-            operation = kvrope.fused_qk_rope_reshape_and_cache
+            operation = getattr(kvrope, self.operation)
         return operation(**self.arguments)
 
     @property
     def device(self) -> torch.device:
-        return self.arguments["q"].device
+        return next(iter(self.tensors().values())).device
 
     def tensors(self) -> dict[str, torch.Tensor]:
         return {name: value for name, value in self.arguments.items() if isinstance(value, torch.Tensor)}
@@ -116,9 +120,10 @@ class Call:
                 storages[pointer].untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
             )
         for output, source in (("q_out", "q"), ("k_out", "k")):
-            if self.arguments.get(output) is self.arguments[source]:
+            given = self.arguments.get(output)
+            if given is not None and given is self.arguments[source]:
                 arguments[output] = arguments[source]
-        return Call({**arguments, **changes})
+        return Call({**arguments, **changes}, self.operation)
 
 
 EXTREMES = [
@@ -248,7 +253,7 @@ def verify(case: Case | Call, operation: Callable[..., Any] | None = None) -> Ca
     """Makes the call; checks all that it did and all that it must not have done. Returns the call."""
     call = build(case) if isinstance(case, Case) else case
     expected = oracle.expect(call.arguments)
-    inputs = {name: bits_of(call.arguments[name]) for name in ("q", "k")}
+    inputs = {name: bits_of(x) for name, x in call.tensors().items() if name in ("q", "k")}
     memory = Memory(call.tensors())
     if expected.faults and call.device.type == "cpu":
         with pytest.raises(IndexError) as error:
@@ -263,34 +268,50 @@ def verify(case: Case | Call, operation: Callable[..., Any] | None = None) -> Ca
     return call
 
 
+def named_results(call: Call, results: Any) -> dict[str, torch.Tensor]:
+    arguments = call.arguments
+    if call.operation == "reshape_and_cache":
+        assert results is None
+        return {name: arguments[name] for name in ("key_cache", "value_cache")}
+    names = ["q_out", "k_out"]
+    if call.operation == "rope":
+        if arguments["k"] is None:
+            assert results[1] is None
+            results, names = results[:1], names[:1]
+    else:
+        names += ["key_cache", "value_cache"]
+        names += ["zeros_out"] if arguments["output_zeros"] or arguments["zeros_out"] is not None else []
+    assert isinstance(results, tuple) and len(results) == len(names)
+    return dict(zip(names, results, strict=True))
+
+
 def check_outputs(
     call: Call, results: Any, expected: oracle.Expected, inputs: dict[str, Any], memory: Memory
 ) -> None:
-    arguments = call.arguments
-    q, k = arguments["q"], arguments["k"]
-    has_zeros = arguments["output_zeros"] or arguments["zeros_out"] is not None
-    assert isinstance(results, tuple) and len(results) == (5 if has_zeros else 4)
-    q_out = check_result("q_out", results[0], arguments["q_out"], (q.shape[0], q.shape[1] * q.shape[2]), q)
-    k_out = check_result("k_out", results[1], arguments["k_out"], k.shape, k)
-    for cache, name in zip(results[2:4], ("key_cache", "value_cache"), strict=True):
-        check_result(name, cache, arguments[name], arguments[name].shape, arguments[name])
+    arguments, got = call.arguments, named_results(call, results)
+    for name, result in got.items():
+        like = arguments[{"q_out": "q", "k_out": "k", "zeros_out": "q"}.get(name, name)]
+        has_joined_heads = name == "q_out" and call.operation == FUSED
+        shape = (like.shape[0], like.shape[1] * like.shape[2]) if has_joined_heads else like.shape
+        check_result(name, result, arguments.get(name), shape, like)
 
-    for name, output, rows in (
-        ("q_out", q_out.view(q.shape), expected.q_out),
-        ("k_out", k_out, expected.k_out),
-    ):
+    for name in [name for name in ("q_out", "k_out") if name in got]:
+        rows: oracle.Rows = getattr(expected, name)
+        output = got[name].view(rows.value.shape)
         compare_rows(name, bits_of(output), output.dtype, rows)
         check_passed_through(name, bits_of(output), inputs[name[0]], rows, expected.replaced_rows)
         memory.allow(output, element_offsets(output))
-    if has_zeros:
-        zeros_out = check_result("zeros_out", results[4], arguments["zeros_out"], q.shape, q)
+    if "zeros_out" in got:
+        zeros_out = got["zeros_out"]
         assert not bits_of(zeros_out).any(), "zeros_out: expected zeros"
         memory.allow(zeros_out, element_offsets(zeros_out))
-    for name, rows in (("key_cache", expected.key_cache), ("value_cache", expected.value_cache)):
+    if expected.keys_are_of_k_out:
+        expected.key_cache = oracle.keys_of(expected, decode(bits_of(got["k_out"]), got["k_out"].dtype))
+    for name in [name for name in ("key_cache", "value_cache") if name in got]:
         cache = arguments[name]
         offsets = cache_offsets(cache, name == "key_cache", arguments["flash_layout"], expected.slots)
         bits = bits_at(storage_bytes(cache), cache.element_size(), offsets)
-        compare_rows(name, bits, cache.dtype, rows, arguments["kv_cache_dtype"])
+        compare_rows(name, bits, cache.dtype, getattr(expected, name), arguments["kv_cache_dtype"])
         memory.allow(cache, offsets)
 
 

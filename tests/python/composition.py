@@ -25,9 +25,12 @@ def rotate(x: torch.Tensor, angles: torch.Tensor, is_neox: bool, rotary_dim: int
     return out
 
 
-def store(rows: torch.Tensor, cache: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+def store(
+    rows: torch.Tensor, cache: torch.Tensor, scale: torch.Tensor | None, divides: bool
+) -> torch.Tensor:
     if scale is not None:
-        rows = rows.float() * (1.0 / scale.float().reshape(-1, 1))
+        scale = scale.float().reshape(-1, 1)
+        rows = rows.float() / scale if divides else rows.float() * (1.0 / scale)
     if cache.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         largest = torch.finfo(cache.dtype).max
         rows = rows.float().clamp(-largest, largest)
@@ -37,7 +40,7 @@ def store(rows: torch.Tensor, cache: torch.Tensor, scale: torch.Tensor | None) -
 def fused_qk_rope_reshape_and_cache(
     q, k, v, key_cache, value_cache, slot_mapping, pos, cos_sin, k_scale, v_scale, is_neox, flash_layout,
     apply_scale=True, offs=None, q_out=None, k_out=None, output_zeros=True, zeros_out=None,
-    swa_slot_mapping=None, *, rotary_dim=None, rotary_dim_offset=0, kv_cache_dtype="auto",
+    swa_slot_mapping=None, *, rotary_dim=None, rotary_dim_offset=0, kv_cache_dtype="auto", match_unfused=False,
 ) -> Any:  # fmt: skip
     num_tokens = q.shape[0]
     rotary_dim = q.shape[2] if rotary_dim is None else rotary_dim
@@ -60,8 +63,9 @@ def fused_qk_rope_reshape_and_cache(
     scales = (k_scale, v_scale) if apply_scale else (None, None)
     block_size = key_cache.shape[1 if flash_layout else 3]
     block, offset = slots // block_size, slots % block_size
-    key_rows = store(rotated_k[rows], key_cache, scales[0])
-    value_rows = store(v[rows], value_cache, scales[1])
+    keys = k_out if match_unfused else rotated_k
+    key_rows = store(keys[rows], key_cache, scales[0], match_unfused)
+    value_rows = store(v[rows], value_cache, scales[1], match_unfused)
     if flash_layout:
         key_cache[block, offset] = key_rows
         value_cache[block, offset] = value_rows

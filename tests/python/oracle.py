@@ -32,14 +32,16 @@ class Fault:
 
 @dataclass
 class Expected:
-    q_out: Rows  # T rows
-    k_out: Rows  # Tk rows
+    q_out: Rows | None  # T rows; None in the cache write alone
+    k_out: Rows | None  # Tk rows; None in a rotation without k
     cached_rows: list[int]  # the rows of k and v that reach the caches ...
     slots: list[int]  # ... and the slot of each
-    key_cache: Rows  # of cached_rows
-    value_cache: Rows
     replaced_rows: list[int]  # rows whose position is not in the table: q_out and k_out are NaN or zero there
     faults: list[Fault]  # every fault; on the CPU the first one met is an error and nothing is written
+    key_cache: Rows | None = None  # of cached_rows; None where keys_are_of_k_out
+    value_cache: Rows | None = None
+    keys_are_of_k_out: bool = False  # match_unfused: the cached key follows from the rounded one (keys_of)
+    k_scale: torch.Tensor | None = None
 
 
 def to_double(tensor: torch.Tensor) -> np.ndarray:
@@ -95,6 +97,15 @@ def scaled(rows: Rows, scale: torch.Tensor | None) -> Rows:
     return Rows(value, magnitude, rows.is_rotated)
 
 
+def divided(rows: Rows, scale: torch.Tensor | None) -> Rows:
+    """x / scale of exact elements, a division in fp32: the halves and match_unfused."""
+    if scale is None:
+        return rows
+    with np.errstate(all="ignore"):
+        scale_per_head = np.asarray(scale.detach().cpu().float().numpy()).reshape(-1, 1)
+        return exact_rows((rows.value.astype(np.float32) / scale_per_head).astype(np.float64))
+
+
 def capacity(key_cache: torch.Tensor, flash_layout: bool) -> int:
     return key_cache.shape[0] * key_cache.shape[1 if flash_layout else 3]
 
@@ -121,62 +132,95 @@ def slot_of_row(row: int, slots: list[int], window: list[int] | None, num_slots:
     return SlotOfRow(window[slot])
 
 
-def expect(arguments: Mapping[str, Any]) -> Expected:
-    """Everything a call should do, from its arguments as they are before the call."""
-    q, k, v = (to_double(arguments[name]) for name in ("q", "k", "v"))
-    table = to_double(arguments["cos_sin"])
-    num_tokens, num_kv_rows, head_size = q.shape[0], k.shape[0], k.shape[2]
-    rotary_dim = head_size if arguments.get("rotary_dim") is None else arguments["rotary_dim"]
-    style = (arguments["is_neox"], rotary_dim, arguments.get("rotary_dim_offset", 0))
-
+def positions_of(arguments: Mapping[str, Any]) -> list[int]:
     positions = to_integers(arguments["pos"])
-    if arguments.get("offs") is not None:
-        positions = [p + o for p, o in zip(positions, to_integers(arguments["offs"]), strict=True)]
+    if arguments.get("offs") is None:
+        return positions
+    return [p + o for p, o in zip(positions, to_integers(arguments["offs"]), strict=True)]
+
+
+def places_of_rows(arguments: Mapping[str, Any], num_rows: int) -> list[SlotOfRow]:
     window = arguments.get("swa_slot_mapping")
     window = None if window is None else to_integers(window)
     slots = to_integers(arguments["slot_mapping"])
     num_slots = capacity(arguments["key_cache"], arguments["flash_layout"])
-    places = [slot_of_row(row, slots, window, num_slots) for row in range(num_kv_rows)]
+    return [slot_of_row(row, slots, window, num_slots) for row in range(num_rows)]
 
-    is_in_table = [0 <= p < table.shape[0] for p in positions]
-    angles = np.full((num_tokens, table.shape[1]), np.nan)
-    for row, ok in enumerate(is_in_table):
-        if ok:
-            angles[row] = table[positions[row]]
-    q_out = rotate(q, angles, *style)
-    k_out = exact_rows(k)  # rows past T are final already
-    rotated_k = rotate(k[:num_tokens], angles, *style)
-    k_out.value[:num_tokens] = rotated_k.value
-    k_out.magnitude[:num_tokens] = rotated_k.magnitude
-    k_out.is_rotated[:num_tokens] = rotated_k.is_rotated
+
+def rotated_rows(arguments: Mapping[str, Any], x: np.ndarray, positions: list[int]) -> Rows:
+    """The rows that have a position are rotated, those past them are final already."""
+    table = to_double(arguments["cos_sin"])
+    angles = np.full((len(positions), table.shape[1]), np.nan)
+    for row, position in enumerate(positions):
+        if 0 <= position < table.shape[0]:
+            angles[row] = table[position]
+    rotary_dim = x.shape[2] if arguments.get("rotary_dim") is None else arguments["rotary_dim"]
+    style = (arguments["is_neox"], rotary_dim, arguments.get("rotary_dim_offset", 0))
+    rotated, rows = rotate(x[: len(positions)], angles, *style), exact_rows(x)
+    rows.value[: len(positions)] = rotated.value
+    rows.magnitude[: len(positions)] = rotated.magnitude
+    rows.is_rotated[: len(positions)] = rotated.is_rotated
+    return rows
+
+
+def expect(arguments: Mapping[str, Any]) -> Expected:
+    """Everything a call should do, from its arguments as they are before the call.
+
+    Of the fused call or of one of its halves, which has none of the other half's arguments.
+    """
+    rotates, writes = "q" in arguments, "key_cache" in arguments
+    k = None if arguments["k"] is None else to_double(arguments["k"])
+    positions = positions_of(arguments) if rotates else []
+    num_rows = len(positions) if k is None else k.shape[0]
+    places = places_of_rows(arguments, num_rows) if writes else [None] * num_rows
+    table_rows = arguments["cos_sin"].shape[0] if rotates else 0
+    is_lost = [not 0 <= position < table_rows for position in positions]
+    q_out = rotated_rows(arguments, to_double(arguments["q"]), positions) if rotates else None
+    k_out = None if k is None else rotated_rows(arguments, k, positions) if rotates else exact_rows(k)
 
     faults = []
     cached_rows = []
     for row, place in enumerate(places):
-        has_position = row >= num_tokens or is_in_table[row]
-        is_padding = place.slot is None and place.fault is None
+        has_position = row >= len(positions) or not is_lost[row]
+        is_padding = place is not None and place.slot is None and place.fault is None
         if not has_position:
             for output in (q_out, k_out):
-                output.value[row] = 0.0 if is_padding else np.nan
-                output.magnitude[row] = 0.0
-                output.is_rotated[row] = False
+                if output is not None:
+                    output.value[row] = 0.0 if is_padding else np.nan
+                    output.magnitude[row] = 0.0
+                    output.is_rotated[row] = False
             if not is_padding:
                 faults.append(Fault("position_out_of_range", "pos", row, positions[row]))
-        if place.fault is not None:
+        if place is not None and place.fault is not None:
             faults.append(place.fault)
-        elif place.slot is not None and has_position:
+        elif place is not None and place.slot is not None and has_position:
             cached_rows.append(row)
 
-    apply_scale = arguments.get("apply_scale", True)
-    k_scale = arguments.get("k_scale") if apply_scale else None
-    v_scale = arguments.get("v_scale") if apply_scale else None
-    return Expected(
+    expected = Expected(
         q_out=q_out,
         k_out=k_out,
         cached_rows=cached_rows,
         slots=[places[row].slot for row in cached_rows],
-        key_cache=scaled(k_out.take(cached_rows), k_scale),
-        value_cache=scaled(exact_rows(v).take(cached_rows), v_scale),
-        replaced_rows=[row for row, ok in enumerate(is_in_table) if not ok],
+        replaced_rows=[row for row, lost in enumerate(is_lost) if lost],
         faults=faults,
     )
+    if writes:
+        add_caches(expected, arguments, not rotates)
+    return expected
+
+
+def add_caches(expected: Expected, arguments: Mapping[str, Any], is_alone: bool) -> None:
+    apply_scale = arguments.get("apply_scale", True)
+    expected.k_scale = arguments.get("k_scale") if apply_scale else None
+    v_scale = arguments.get("v_scale") if apply_scale else None
+    expected.keys_are_of_k_out = arguments.get("match_unfused", False)
+    stored = divided if is_alone or expected.keys_are_of_k_out else scaled
+    v = exact_rows(to_double(arguments["v"])).take(expected.cached_rows)
+    expected.value_cache = stored(v, v_scale)
+    if not expected.keys_are_of_k_out:
+        expected.key_cache = stored(expected.k_out.take(expected.cached_rows), expected.k_scale)
+
+
+def keys_of(expected: Expected, k_out: np.ndarray) -> Rows:
+    """What the key cache holds of the k_out that the call left, values of its dtype: under match_unfused, to the bit."""
+    return divided(exact_rows(k_out).take(expected.cached_rows), expected.k_scale)

@@ -16,10 +16,11 @@ from runner import ROOT
 from test_argument_kinds import KINDS
 from test_errors import BAD, LATER, bad_arguments
 from test_faults import MESSAGES
+from test_halves import bad_calls
 from without_data import on_meta
 
 # Where the texts of a call and of the fault record stand.
-SOURCES = ["check_arguments", "cpu_kernel", "cuda_fault", "fault", "fused", "overlap", "tensor_matcher"]
+SOURCES = ["check_arguments", "cpu_kernel", "cuda_fault", "fault", "overlap", "run_operation", "tensor_matcher"]
 
 # Part of a text that no call from Python brings about on the CPU: the test that does, and what it has of it.
 ELSEWHERE = {
@@ -105,6 +106,10 @@ def messages() -> Iterator[str]:
     for make, *_ in KINDS.values():
         arguments = build(Case(dtype=torch.float32)).arguments
         yield message_of({**arguments, "v": make(arguments["v"])})
+    for call, _ in bad_calls("cpu"):
+        with pytest.raises((ValueError, TypeError)) as error:
+            call.run()
+        yield str(error.value)
     arguments = build(Case()).arguments
     k, v = arguments["k"], arguments["v"]
     yield message_of({**arguments, "v": v.to("meta")})

@@ -329,7 +329,6 @@ def test_failed_allocation_is_what_it_is(device: str) -> None:
 
 LATER = {
     "q_scale": lambda arguments: torch.ones((), device=arguments["q"].device),
-    "match_unfused": lambda arguments: True,
     "mrope_section": lambda arguments: [16, 8, 8],
     "mrope_interleaved": lambda arguments: True,
     "q_weight": lambda arguments: torch.ones(64, dtype=torch.bfloat16, device=arguments["q"].device),

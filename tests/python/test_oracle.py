@@ -31,6 +31,18 @@ def test_oracle_agrees_for_fp8_and_scales(cache_dtype: torch.dtype) -> None:
     verify(Case(cache_dtype=cache_dtype, k_scale=0.25, v_scale=[4.0, 3.0], output_zeros=True), HONEST)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_oracle_agrees_for_match_unfused(dtype: torch.dtype) -> None:
+    case = dict(dtype=dtype, k_scale=0.3, v_scale=[4.0, 0.7], num_tokens=40)
+    for cache_dtype in (dtype, torch.float8_e4m3fn):
+        call = build(Case(cache_dtype=cache_dtype, options=dict(match_unfused=True), **case))
+        verify(call.copy(), HONEST)
+        if dtype == torch.float32 and cache_dtype != dtype:
+            continue  # the last bit of fp32 is no matter to fp8
+        with pytest.raises(AssertionError, match="cache"):
+            verify(call.copy(), lambda **arguments: HONEST(**{**arguments, "match_unfused": False}))
+
+
 def test_oracle_agrees_for_padding_and_window() -> None:
     verify(Case(slots=[3, -1, 20, 4], swa=[-1, 7, 9, 40, -1] + [90] * 20, num_kv_rows=7), HONEST)
 

@@ -13,7 +13,7 @@ from cases import Call, Case, build, verify
 from elements import bits_of
 
 OPERATOR = torch.ops.kvrope.fused_qk_rope_reshape_and_cache.default
-KEYWORD_ONLY = {"rotary_dim", "rotary_dim_offset", "kv_cache_dtype"}
+KEYWORD_ONLY = {"rotary_dim", "rotary_dim_offset", "kv_cache_dtype", "match_unfused"}
 
 
 def operator_arguments(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:

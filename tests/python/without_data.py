@@ -14,7 +14,7 @@ def converted_call(call: Call, convert: Callable[[torch.Tensor], torch.Tensor]) 
         if id(tensor) not in converted:
             converted[id(tensor)] = convert(tensor)
     tensors = {name: converted[id(tensor)] for name, tensor in call.tensors().items()}
-    return Call({**call.arguments, **tensors})
+    return Call({**call.arguments, **tensors}, call.operation)
 
 
 def on_meta(call: Call) -> Call:
