@@ -48,7 +48,7 @@ def rope(
 
     Args:
         q: (T, QH, D), float16, bfloat16 or float32. T may be 0.
-        k: (Tk, KH, D), dtype of q, Tk >= T, KH dividing QH: rows T.. are copied to k_out as they are. Or None.
+        k: (Tk, KH, D), dtype of q, Tk >= T, KH dividing QH: rows T.. are copied to k_out unrotated. Or None.
         pos: (T,), int32 or int64: position of each token.
         cos_sin: (P, R) or (P, 2R), float32, float16 or bfloat16: cosines, then sines.
         is_neox: pairs (i, i + R/2); False is GPT-J: (2i, 2i + 1).
@@ -68,7 +68,8 @@ def rope(
             and the fault is recorded: see ``kvrope.last_fault`` and ``kvrope.check``.
     """
     if not (type(is_neox) is type(mrope_interleaved) is type(weight_plus_one) is bool):
-        require_bools("rope", is_neox=is_neox, mrope_interleaved=mrope_interleaved, weight_plus_one=weight_plus_one)
+        require_bools("rope", is_neox=is_neox, mrope_interleaved=mrope_interleaved)
+        require_bools("rope", weight_plus_one=weight_plus_one)
     try:
         if q_out is None:
             q_out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -87,7 +88,7 @@ def rope(
             weight_plus_one,
         )
         call_operator(_C.rope, _rope, _ROPE_OPTIONS, arguments, options)
-    except (AttributeError, RuntimeError, TypeError) as error:  # torch's answer to an argument of a type it cannot take
+    except (AttributeError, RuntimeError, TypeError) as error:  # torch's answer to what it cannot take
         require_tensors("rope", q=q, pos=pos, cos_sin=cos_sin)
         require_tensors("rope", True, k=k, offs=offs, q_out=q_out, k_out=k_out)
         require_tensors("rope", True, q_scale=q_scale, q_weight=q_weight, k_weight=k_weight)
@@ -110,7 +111,7 @@ def reshape_and_cache(
     swa_slot_mapping: Optional[Tensor] = None,
     kv_cache_dtype: str = "auto",
 ) -> None:
-    """Write k and v into a paged KV cache, in one launch: the second half of ``fused_qk_rope_reshape_and_cache``.
+    """Write k and v into a paged KV cache, in one launch: the other half of ``fused_qk_rope_reshape_and_cache``.
 
     After ``rope`` with the same arguments every bit of the caches is that of the fused call with
     ``match_unfused=True``.
@@ -142,8 +143,9 @@ def reshape_and_cache(
         arguments = (k, v, key_cache, value_cache, slot_mapping, k_scale, v_scale, flash_layout)
         options = (apply_scale, swa_slot_mapping, kv_cache_dtype)
         call_operator(_C.reshape_and_cache, _reshape_and_cache, _CACHE_OPTIONS, arguments, options)
-    except (AttributeError, RuntimeError, TypeError) as error:  # torch's answer to an argument of a type it cannot take
-        require_tensors(name, k=k, v=v, key_cache=key_cache, value_cache=value_cache, slot_mapping=slot_mapping)
+    except (AttributeError, RuntimeError, TypeError) as error:  # torch's answer to what it cannot take
+        require_tensors(name, k=k, v=v, key_cache=key_cache, value_cache=value_cache)
+        require_tensors(name, slot_mapping=slot_mapping)
         require_tensors(name, True, k_scale=k_scale, v_scale=v_scale, swa_slot_mapping=swa_slot_mapping)
         raise_as_type_error(error)
         raise

@@ -10,7 +10,16 @@ import pytest
 import torch
 
 import oracle
-from elements import Memory, bits_at, bits_of, cache_offsets, compare_rows, decode, element_offsets, storage_bytes
+from elements import (
+    Memory,
+    bits_at,
+    bits_of,
+    cache_offsets,
+    compare_rows,
+    decode,
+    element_offsets,
+    storage_bytes,
+)
 from tensors import GUARD, blank, cache_pair, fused_rows, is_flash, place, row_strides
 
 

@@ -40,7 +40,8 @@ def store(
 def fused_qk_rope_reshape_and_cache(
     q, k, v, key_cache, value_cache, slot_mapping, pos, cos_sin, k_scale, v_scale, is_neox, flash_layout,
     apply_scale=True, offs=None, q_out=None, k_out=None, output_zeros=True, zeros_out=None,
-    swa_slot_mapping=None, *, rotary_dim=None, rotary_dim_offset=0, kv_cache_dtype="auto", match_unfused=False,
+    swa_slot_mapping=None, *, rotary_dim=None, rotary_dim_offset=0, kv_cache_dtype="auto",
+    match_unfused=False,
 ) -> Any:  # fmt: skip
     num_tokens = q.shape[0]
     rotary_dim = q.shape[2] if rotary_dim is None else rotary_dim

@@ -222,5 +222,5 @@ def add_caches(expected: Expected, arguments: Mapping[str, Any], is_alone: bool)
 
 
 def keys_of(expected: Expected, k_out: np.ndarray) -> Rows:
-    """What the key cache holds of the k_out that the call left, values of its dtype: under match_unfused, to the bit."""
+    """Under match_unfused: what the key cache holds, to the bit, of the k_out that the call left."""
     return divided(exact_rows(k_out).take(expected.cached_rows), expected.k_scale)

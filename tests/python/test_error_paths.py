@@ -20,7 +20,9 @@ from test_halves import bad_calls
 from without_data import on_meta
 
 # Where the texts of a call and of the fault record stand.
-SOURCES = ["check_arguments", "cpu_kernel", "cuda_fault", "fault", "overlap", "run_operation", "tensor_matcher"]
+SOURCES = [
+    "check_arguments", "cpu_kernel", "cuda_fault", "fault", "overlap", "run_operation", "tensor_matcher",
+]  # fmt: skip
 
 # Part of a text that no call from Python brings about on the CPU: the test that does, and what it has of it.
 ELSEWHERE = {

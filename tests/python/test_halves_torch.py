@@ -1,4 +1,4 @@
-"""rope and reshape_and_cache as torch's citizens: schemas, signatures, opcheck, compilation, graphs, launches."""
+"""rope and reshape_and_cache as torch's citizens: schemas, signatures, opcheck, compilation, graphs."""
 
 import inspect
 from typing import Any
@@ -60,10 +60,11 @@ CALLS = {
     "rope of all": lambda device: rope_call(
         Case(device, num_kv_rows=7, offs=[1, 2, 3, 4, -5], pos=[9] * 5, rotary_dim=32, rotary_dim_offset=5,
              is_neox=False, k_out="transposed")),
-    "rope in place": lambda device: rope_call(Case(device, q_out="in_place", k_out="in_place", strides="fused_qkv")),
+    "rope in place": lambda device: rope_call(
+        Case(device, q_out="in_place", k_out="in_place", strides="fused_qkv")),
     "write": lambda device: write_call(Case(device)),
     "write of all": lambda device: write_call(
-        Case(device, num_kv_rows=7, slots=[3, 7, -1, 9], swa=list(range(128)), k_scale=0.5, v_scale=[2.0, 3.0],
+        Case(device, num_kv_rows=7, slots=[3, 7, -1, 9], swa=range(128), k_scale=0.5, v_scale=[2.0, 3.0],
              cache_dtype=torch.uint8, kv_cache_dtype="fp8_e5m2", layout="x_split")),
     "write fp8": lambda device: write_call(Case(device, k_scale=0.5, cache_dtype=FP8, layout="shuffled")),
 }  # fmt: skip
@@ -133,7 +134,7 @@ def test_compiled_with_symbolic_token_count(device: str, fresh_compiler: Any) ->
 
 
 def test_compiled_by_inductor(cuda: str, fresh_compiler: Any) -> None:  # noqa: F811
-    """On the CPU it takes a minute for the surrounding arithmetic alone; test_torch_citizen.py does so there."""
+    """On the CPU it takes a minute for the arithmetic around; test_torch_citizen.py has a case there."""
     check_one_compilation(cuda, "inductor")
 
 

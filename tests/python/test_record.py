@@ -66,6 +66,7 @@ def test_every_layout_once_each(tmp_path: Path, device: str) -> None:
 def test_what_makes_calls_distinct(tmp_path: Path) -> None:
     path = tmp_path / "recorded.json"
     script = """
+        from halves import rope_call, write_call
         for seed in range(20):
             build(Case(seed=seed)).run()  # other values, slots and positions of one pattern
         build(Case(pos=range(3, 8))).run()
@@ -80,11 +81,15 @@ def test_what_makes_calls_distinct(tmp_path: Path) -> None:
         build(Case(num_tokens=6)).run()
         build(Case(dtype=torch.float16)).run()
         build(Case(q_out="dim_stride_2")).run()
+        build(Case(options=dict(match_unfused=True))).run()
+        rope_call(Case()).run()  # halves are no cases of a file
+        write_call(Case()).run()
     """
     record(path, script)
     cases = cases_in(path)
     # Random slots; runs of positions, of slots; padding at the end and scattered; two forms of a scale; rest.
-    assert len(cases) == 1 + 1 + 1 + 1 + 1 + 2 + 3
+    assert len(cases) == 1 + 1 + 1 + 1 + 1 + 2 + 4
+    assert [case.get("match_unfused", False) for case in cases].count(True) == 1
     assert cases[5]["scales"] == {"k": 0.5} and cases[6]["scales"] == {"k": [0.5, 0.5]}
     assert cases[1]["positions"]["start"] == 3
     assert cases[2]["slots"]["values"] == [0, 1, 2, 3, 4], "blocks in use are numbered anew"
