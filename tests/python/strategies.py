@@ -115,6 +115,7 @@ def cases(draw: st.DrawFn, device: str) -> Case:
         k_out=draw(st.sampled_from([None, "in_place", *ROW_STRIDES])),
         zeros_out=draw(st.sampled_from([None, None, *ROW_STRIDES])),
         output_zeros=draw(st.booleans()),
+        options=draw(st.sampled_from([{}, {}, dict(match_unfused=True)])),
     )
 
 

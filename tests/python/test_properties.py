@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import strategies
 from cases import Case, build, verify
 from elements import bits_of, element_offsets
+from halves import rope_of, write_of
 from tensors import blank, buffer
 
 needs_no_device = settings(max_examples=300)
@@ -25,6 +26,15 @@ def test_valid_calls(device: str, data: st.DataObject) -> None:
 def test_hostile_slots_and_positions(device: str, data: st.DataObject) -> None:
     """Whatever the integers hold: rows that fit are served, others are faults, nothing else is touched."""
     verify(data.draw(strategies.hostile_calls(device)))
+
+
+@settings(max_examples=100)
+@given(data=st.data(), has_k=st.booleans())
+def test_halves(device: str, data: st.DataObject, has_k: bool) -> None:
+    """Of valid and of hostile calls: what is no fault in a padding row of the fused call may be one of rope."""
+    fused = data.draw(st.one_of(strategies.hostile_calls(device), strategies.cases(device).map(build)))
+    verify(rope_of(fused.copy(), has_k))
+    verify(write_of(fused))
 
 
 @settings(max_examples=150)
