@@ -241,7 +241,7 @@ void expect_halves_are_the_fused_call(const Shape& s) {
   for (FusedArguments* half : {&cpu, &host}) half->zeros_out.reset();
   FusedArguments cpu_queries = cpu, host_queries = host;
   for (FusedArguments* queries : {&cpu_queries, &host_queries}) {
-    queries->k = {};
+    queries->k = at::Tensor();
     queries->k_out.reset();
     queries->q_out = at::full(args.q.sizes(), -1.0, args.q.options());
   }
@@ -315,7 +315,7 @@ TEST(KernelOnHost, RecordsFaultsOfHalves) {
   for (const bool has_k : {true, false}) {
     FusedArguments args = small_call({});
     args.q_out = at::empty_like(args.q), args.k_out = at::empty_like(args.k);
-    if (!has_k) args.k = {}, args.k_out.reset();
+    if (!has_k) args.k = at::Tensor(), args.k_out.reset();
     EXPECT_EQ(run_with_record(args, Operation::rope).kind, FaultKind::none);
     args.pos[1] = 1000;
     const FaultRecord record = run_with_record(args, Operation::rope);

@@ -201,7 +201,7 @@ TEST(MakeParamsOf, Halves) {
   EXPECT_EQ(rotation.rotary_dim_offset, kRotaryOffset);
 
   FusedArguments queries = args;
-  queries.k = {};
+  queries.k = at::Tensor();
   const RopeCacheParams alone = make_params(queries, Operation::rope);
   EXPECT_EQ(alone.num_kv_heads, 0);
   EXPECT_EQ(alone.num_kv_rows, kTokens);
