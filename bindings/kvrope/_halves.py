@@ -9,19 +9,7 @@ from . import _C
 from ._arguments import call_operator, raise_as_type_error, require_bools, require_tensors
 
 _rope = torch.ops.kvrope.rope.default
-_ROPE_OPTIONS = (  # the operators' keyword arguments, in their order
-    "rotary_dim",
-    "rotary_dim_offset",
-    "q_scale",
-    "mrope_section",
-    "mrope_interleaved",
-    "q_weight",
-    "k_weight",
-    "eps",
-    "weight_plus_one",
-)
 _reshape_and_cache = torch.ops.kvrope.reshape_and_cache.default
-_CACHE_OPTIONS = ("apply_scale", "swa_slot_mapping", "kv_cache_dtype")
 
 
 def rope(
@@ -76,18 +64,18 @@ def rope(
         if k_out is None and k is not None:
             k_out = torch.empty(k.shape, dtype=k.dtype, device=k.device)
         arguments = (q, k, pos, cos_sin, is_neox, offs, q_out, k_out)
-        options = (
-            rotary_dim,
-            rotary_dim_offset,
-            q_scale,
-            mrope_section,
-            mrope_interleaved,
-            q_weight,
-            k_weight,
-            eps,
-            weight_plus_one,
+        options = dict(
+            rotary_dim=rotary_dim,
+            rotary_dim_offset=rotary_dim_offset,
+            q_scale=q_scale,
+            mrope_section=mrope_section,
+            mrope_interleaved=mrope_interleaved,
+            q_weight=q_weight,
+            k_weight=k_weight,
+            eps=eps,
+            weight_plus_one=weight_plus_one,
         )
-        call_operator(_C.rope, _rope, _ROPE_OPTIONS, arguments, options)
+        call_operator(_C.rope, _rope, arguments, options)
     except (AttributeError, RuntimeError, TypeError) as error:  # torch's answer to what it cannot take
         require_tensors("rope", q=q, pos=pos, cos_sin=cos_sin)
         require_tensors("rope", True, k=k, offs=offs, q_out=q_out, k_out=k_out)
@@ -138,11 +126,13 @@ def reshape_and_cache(
     if not type(flash_layout) is type(apply_scale) is bool:
         require_bools(name, flash_layout=flash_layout, apply_scale=apply_scale)
     if not apply_scale:
-        k_scale = v_scale = None  # ignored, whatever they are
+        k_scale = v_scale = None  # ignored, also what the schema would not take
     try:
         arguments = (k, v, key_cache, value_cache, slot_mapping, k_scale, v_scale, flash_layout)
-        options = (apply_scale, swa_slot_mapping, kv_cache_dtype)
-        call_operator(_C.reshape_and_cache, _reshape_and_cache, _CACHE_OPTIONS, arguments, options)
+        options = dict(
+            apply_scale=apply_scale, swa_slot_mapping=swa_slot_mapping, kv_cache_dtype=kv_cache_dtype
+        )
+        call_operator(_C.reshape_and_cache, _reshape_and_cache, arguments, options)
     except (AttributeError, RuntimeError, TypeError) as error:  # torch's answer to what it cannot take
         require_tensors(name, k=k, v=v, key_cache=key_cache, value_cache=value_cache)
         require_tensors(name, slot_mapping=slot_mapping)

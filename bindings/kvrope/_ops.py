@@ -10,19 +10,6 @@ from ._arguments import call_operator, raise_as_type_error, require_bools, requi
 
 _NAME = "fused_qk_rope_reshape_and_cache"
 _operator = torch.ops.kvrope.fused_qk_rope_reshape_and_cache.default
-_OPTIONS = (  # the operator's keyword arguments, in its order
-    "rotary_dim",
-    "rotary_dim_offset",
-    "kv_cache_dtype",
-    "q_scale",
-    "match_unfused",
-    "mrope_section",
-    "mrope_interleaved",
-    "q_weight",
-    "k_weight",
-    "eps",
-    "weight_plus_one",
-)
 
 
 def fused_qk_rope_reshape_and_cache(
@@ -97,6 +84,7 @@ def fused_qk_rope_reshape_and_cache(
         IndexError: on the CPU, a slot or position out of range, before anything is written. On CUDA such a row is
             not cached and the fault is recorded: see ``kvrope.last_fault`` and ``kvrope.check``.
     """
+    # All at once, for a call is short; one by one only where one does not fit.
     if not (type(is_neox) is type(flash_layout) is type(apply_scale) is type(output_zeros) is bool):
         require_bools(_NAME, is_neox=is_neox, flash_layout=flash_layout)
         require_bools(_NAME, apply_scale=apply_scale, output_zeros=output_zeros)
@@ -104,7 +92,7 @@ def fused_qk_rope_reshape_and_cache(
         require_bools(_NAME, match_unfused=match_unfused, mrope_interleaved=mrope_interleaved)
         require_bools(_NAME, weight_plus_one=weight_plus_one)
     if not apply_scale:
-        k_scale = v_scale = None  # ignored, whatever they are
+        k_scale = v_scale = None  # ignored, also what the schema would not take
     try:
         if q_out is None:
             q_out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -132,20 +120,20 @@ def fused_qk_rope_reshape_and_cache(
             zeros_out,
             swa_slot_mapping,
         )
-        options = (
-            rotary_dim,
-            rotary_dim_offset,
-            kv_cache_dtype,
-            q_scale,
-            match_unfused,
-            mrope_section,
-            mrope_interleaved,
-            q_weight,
-            k_weight,
-            eps,
-            weight_plus_one,
+        options = dict(
+            rotary_dim=rotary_dim,
+            rotary_dim_offset=rotary_dim_offset,
+            kv_cache_dtype=kv_cache_dtype,
+            q_scale=q_scale,
+            match_unfused=match_unfused,
+            mrope_section=mrope_section,
+            mrope_interleaved=mrope_interleaved,
+            q_weight=q_weight,
+            k_weight=k_weight,
+            eps=eps,
+            weight_plus_one=weight_plus_one,
         )
-        call_operator(_C.fused_qk_rope_reshape_and_cache, _operator, _OPTIONS, arguments, options)
+        call_operator(_C.fused_qk_rope_reshape_and_cache, _operator, arguments, options)
     except (AttributeError, RuntimeError, TypeError) as error:  # torch's answer to an argument of a type it cannot take
         require_tensors(_NAME, q=q, k=k, v=v, key_cache=key_cache, value_cache=value_cache)
         require_tensors(_NAME, slot_mapping=slot_mapping, pos=pos, cos_sin=cos_sin)
