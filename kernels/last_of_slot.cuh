@@ -2,7 +2,8 @@
 // (kFewRows, launch_plan.cpp). Blocks of different rows store at the same time, so that a row has to know of
 // later ones before it stores. Half of the threads of each block of k and v serve its rows; the other half,
 // the watchers, look at the slots of later rows meanwhile. They have warps of their own. The two meet at a
-// barrier.
+// barrier. NOTE: threads that have returned count as come: where a slot is not valid the watchers go on
+// alone.
 #pragma once
 
 #include "dependent_launch.cuh"
@@ -11,6 +12,7 @@
 
 namespace kvrope {
 
+// Tells the threads that serve the row of this block whether a later row asks for its slot.
 template <typename Params>
 __device__ __forceinline__ void watch_slot(const Params& p, const LaunchPlan& plan) {
   using Index = IndexOf<Params>;

@@ -219,7 +219,7 @@ BAD_SCALINGS = {
     "zero": (LONGROPE | {"short_factor": [0.0] * 32}, ValueError, "short_factor .*positive number, got 0"),
     "order": (LLAMA3 | {"high_freq_factor": 1}, ValueError, "high_freq_factor .*low_freq_factor 1, got 1"),
     "part": (PROPORTIONAL | {"partial_rotary_factor": 1.5}, ValueError, "expected at most 1, got 1.5"),
-    "yarn-base": (YARN | {"rope_theta": 1}, ValueError, "base: .* more than 1 with rope_type 'yarn', got 1"),
+    "yarn-base": (YARN | {"rope_theta": 1}, ValueError, "rope_theta: .* more than 1 with rope_type 'yarn', got 1"),
     "layers": (
         {"full_attention": YARN, "sliding_attention": {"rope_type": "default"}},
         ValueError, "the parameters of one layer type, .* pass one of full_attention, sliding_attention",
