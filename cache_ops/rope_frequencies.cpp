@@ -161,12 +161,13 @@ RopeFrequencies llama3(const Rule& rule) {
   const double high = rule.needed("high_freq_factor", &RopeScaling::high_freq_factor);
   const double original =
       rule.needed("original_max_position_embeddings", &RopeScaling::original_max_position_embeddings);
-  TORCH_CHECK_VALUE(high > low, text(rule.prefix("high_freq_factor"), "expected more than low_freq_factor ",
-                                     low, ", got ", high));
+  TORCH_CHECK_VALUE(high >= low, text(rule.prefix("high_freq_factor"), "expected at least low_freq_factor ",
+                                      low, ", got ", high));
   const at::Tensor frequencies = rule.default_frequencies(rule.base);
   const at::Tensor wavelengths = frequencies.reciprocal().mul(2 * std::numbers::pi);
   const at::Tensor is_low = wavelengths.gt(original / low), is_high = wavelengths.lt(original / high);
   const at::Tensor scaled = at::where(is_low, frequencies.div(factor), frequencies);
+  if (high == low) return {scaled};  // Llama 4: none lies between
   const at::Tensor smooth = wavelengths.reciprocal().mul(original).sub(low).div(high - low);
   const at::Tensor smoothed = at::rsub(smooth, 1).mul(scaled).div(factor).add(smooth.mul(scaled));
   return {at::where(is_low.logical_or(is_high), scaled, smoothed)};

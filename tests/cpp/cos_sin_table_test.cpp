@@ -125,7 +125,7 @@ std::vector<BadScaling> bad_scalings() {
       changed("value", "factor of rope_type 'llama3': expected a positive number, got nan", llama3(),
               [nan](S& s) { s.factor = nan; }),
       changed("order",
-              "high_freq_factor of rope_type 'llama3': expected more than low_freq_factor 1, got 0.5",
+              "high_freq_factor of rope_type 'llama3': expected at least low_freq_factor 1, got 0.5",
               llama3(), [](S& s) { s.high_freq_factor = 0.5; }),
       changed("lengths", "long_factor of rope_type 'longrope': expected 4 numbers, rotary_dim / 2, got 3",
               longrope(),
