@@ -12,8 +12,9 @@ namespace kvrope::regress {
 
 struct Comparison {
   std::string case_name;  // with the L2 state and the candidate where the case was measured
-  std::string word;       // FAST, SLOW, SAME, UNSURE, NEWLY FAILING, NEWLY PASSING, FAILING, NEW, GONE, and
-                     // SKIPPED for a case that was good
+  // FAST, SLOW, SAME, UNSURE, NEWLY FAILING, NEWLY PASSING, FAILING, NEW, GONE, and SKIPPED for a case that
+  // was good.
+  std::string word;
   std::string detail;
 
   // What no longer runs may be slow or wrong unseen.
