@@ -92,22 +92,22 @@ TORCH_LIBRARY(kvrope, m) {
         "int[]? mrope_section=None, bool mrope_interleaved=False, "
         "Tensor? q_weight=None, Tensor? k_weight=None, float eps=1e-6, bool weight_plus_one=False) -> ()");
   // clang-format on
-  const char* const name = "fused_qk_rope_reshape_and_cache";
-  for (const c10::DispatchKey key : kOtherLayouts)
-    m.impl(name, torch::dispatch(key, fused_kernel<run_fused>));
+  for (const c10::DispatchKey key : kOtherLayouts) {
+    m.impl(kFusedName, torch::dispatch(key, fused_kernel<run_fused>));
+  }
   for (const c10::DispatchKey key : kPending) {
-    m.impl(name, torch::dispatch(key, torch::CppFunction::makeFallthrough()));
+    m.impl(kFusedName, torch::dispatch(key, torch::CppFunction::makeFallthrough()));
   }
 }
 
 TORCH_LIBRARY_IMPL(kvrope, CPU, m) {
-  m.impl("fused_qk_rope_reshape_and_cache", fused_kernel<run_fused>);
+  m.impl(kFusedName, fused_kernel<run_fused>);
 }
 TORCH_LIBRARY_IMPL(kvrope, CUDA, m) {
-  m.impl("fused_qk_rope_reshape_and_cache", fused_kernel<run_fused>);
+  m.impl(kFusedName, fused_kernel<run_fused>);
 }
 TORCH_LIBRARY_IMPL(kvrope, Meta, m) {
-  m.impl("fused_qk_rope_reshape_and_cache", fused_kernel<check_without_data>);
+  m.impl(kFusedName, fused_kernel<check_without_data>);
 }
 
 }  // namespace kvrope

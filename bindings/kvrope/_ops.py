@@ -9,19 +9,6 @@ from torch.overrides import has_torch_function
 from . import _C
 
 _fused = torch.ops.kvrope.fused_qk_rope_reshape_and_cache.default
-_OPTIONS = (  # the operator's keyword arguments, in its order
-    "rotary_dim",
-    "rotary_dim_offset",
-    "kv_cache_dtype",
-    "q_scale",
-    "match_unfused",
-    "mrope_section",
-    "mrope_interleaved",
-    "q_weight",
-    "k_weight",
-    "eps",
-    "weight_plus_one",
-)
 
 
 def fused_qk_rope_reshape_and_cache(
@@ -94,12 +81,13 @@ def fused_qk_rope_reshape_and_cache(
         IndexError: on the CPU, a slot or position out of range, before anything is written. On CUDA such a row is
             not cached and the fault is recorded: see ``kvrope.last_fault`` and ``kvrope.check``.
     """
+    # All at once, for a call is short; one by one only where one does not fit.
     if not (type(is_neox) is type(flash_layout) is type(apply_scale) is type(output_zeros) is bool):
         _require_bools(is_neox=is_neox, flash_layout=flash_layout, apply_scale=apply_scale, output_zeros=output_zeros)
     if not (type(match_unfused) is type(mrope_interleaved) is type(weight_plus_one) is bool):
         _require_bools(match_unfused=match_unfused, mrope_interleaved=mrope_interleaved, weight_plus_one=weight_plus_one)
     if not apply_scale:
-        k_scale = v_scale = None  # ignored, whatever they are
+        k_scale = v_scale = None  # ignored, also what the schema would not take
     try:
         if q_out is None:
             q_out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -127,18 +115,18 @@ def fused_qk_rope_reshape_and_cache(
             zeros_out,
             swa_slot_mapping,
         )
-        options = (
-            rotary_dim,
-            rotary_dim_offset,
-            kv_cache_dtype,
-            q_scale,
-            match_unfused,
-            mrope_section,
-            mrope_interleaved,
-            q_weight,
-            k_weight,
-            eps,
-            weight_plus_one,
+        options = dict(
+            rotary_dim=rotary_dim,
+            rotary_dim_offset=rotary_dim_offset,
+            kv_cache_dtype=kv_cache_dtype,
+            q_scale=q_scale,
+            match_unfused=match_unfused,
+            mrope_section=mrope_section,
+            mrope_interleaved=mrope_interleaved,
+            q_weight=q_weight,
+            k_weight=k_weight,
+            eps=eps,
+            weight_plus_one=weight_plus_one,
         )
         _call_operator(arguments, options)
     except (AttributeError, RuntimeError, TypeError) as error:  # torch's answer to an argument of a type it cannot take
@@ -155,14 +143,14 @@ def fused_qk_rope_reshape_and_cache(
     return rows, k_out, key_cache, value_cache, zeros_out
 
 
-def _call_operator(arguments: tuple, options: tuple) -> None:
+def _call_operator(arguments: tuple, options: dict) -> None:
     """Call the operator: typed where that may be, which takes a third of the time, else as torch.ops does."""
-    if not torch.compiler.is_compiling() and not has_torch_function(arguments[:5]):
+    if not torch.compiler.is_compiling() and not has_torch_function(arguments):
         try:
-            return _C.fused_qk_rope_reshape_and_cache(*arguments, *options)
+            return _C.fused_qk_rope_reshape_and_cache(*arguments, *options.values())  # in the schema's order
         except TypeError:
             pass  # again, for torch to name what it cannot take
-    _fused(*arguments, **dict(zip(_OPTIONS, options)))
+    _fused(*arguments, **options)
 
 
 def _require_bools(**options: object) -> None:
