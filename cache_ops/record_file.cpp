@@ -36,6 +36,9 @@ class FolderLock {
 
 // Nothing where there is no such file.
 std::string read_text(const std::string& path) {
+  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) {
+    throw std::runtime_error("is no regular file and is left as it is");
+  }
   FILE* file = std::fopen(path.c_str(), "rb");
   if (file == nullptr) {
     if (errno == ENOENT) return "";

@@ -20,6 +20,7 @@ using Factors = std::optional<std::vector<double>> RopeScaling::*;
 struct Rule {
   int64_t rotary_dim, max_position;
   double base;
+  const char* base_name;  // the argument or the key that gave it
   const RopeScaling& scaling;
 
   std::string prefix(const char* key) const {
@@ -105,8 +106,8 @@ RopeFrequencies yarn(const Rule& rule) {
   const double factor = rule.needed("factor", &RopeScaling::factor);
   const double original =
       rule.needed("original_max_position_embeddings", &RopeScaling::original_max_position_embeddings);
-  TORCH_CHECK_VALUE(rule.base > 1,
-                    text("build_cos_sin: base: expected more than 1 with rope_type 'yarn', got ", rule.base));
+  TORCH_CHECK_VALUE(rule.base > 1, text("build_cos_sin: ", rule.base_name,
+                                        ": expected more than 1 with rope_type 'yarn', got ", rule.base));
   const at::Tensor powers = rule.powers(rule.base, rule.rotary_dim / 2, rule.rotary_dim);
   const at::Tensor extrapolation = powers.reciprocal(), interpolation = powers.mul(factor).reciprocal();
   const at::Tensor kept = at::rsub(yarn_ramp(rule, original), 1);
@@ -160,12 +161,13 @@ RopeFrequencies llama3(const Rule& rule) {
   const double high = rule.needed("high_freq_factor", &RopeScaling::high_freq_factor);
   const double original =
       rule.needed("original_max_position_embeddings", &RopeScaling::original_max_position_embeddings);
-  TORCH_CHECK_VALUE(high > low, text(rule.prefix("high_freq_factor"), "expected more than low_freq_factor ",
-                                     low, ", got ", high));
+  TORCH_CHECK_VALUE(high >= low, text(rule.prefix("high_freq_factor"), "expected at least low_freq_factor ",
+                                      low, ", got ", high));
   const at::Tensor frequencies = rule.default_frequencies(rule.base);
   const at::Tensor wavelengths = frequencies.reciprocal().mul(2 * std::numbers::pi);
   const at::Tensor is_low = wavelengths.gt(original / low), is_high = wavelengths.lt(original / high);
   const at::Tensor scaled = at::where(is_low, frequencies.div(factor), frequencies);
+  if (high == low) return {scaled};  // Llama 4: none lies between
   const at::Tensor smooth = wavelengths.reciprocal().mul(original).sub(low).div(high - low);
   const at::Tensor smoothed = at::rsub(smooth, 1).mul(scaled).div(factor).add(smooth.mul(scaled));
   return {at::where(is_low.logical_or(is_high), scaled, smoothed)};
@@ -190,7 +192,7 @@ RopeFrequencies rope_frequencies(int64_t rotary_dim, int64_t max_position, doubl
   base = scaling.rope_theta.value_or(base);
   TORCH_CHECK_VALUE(std::isfinite(base) && base > 0,
                     text("build_cos_sin: ", base_name, ": expected a positive number, got ", base));
-  const Rule rule = {rotary_dim, max_position, base, scaling};
+  const Rule rule = {rotary_dim, max_position, base, base_name, scaling};
   if (scaling.rope_type == "default") return {rule.default_frequencies(base)};
   if (scaling.rope_type == "linear") return linear(rule);
   if (scaling.rope_type == "dynamic") return dynamic(rule);

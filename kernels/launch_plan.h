@@ -45,8 +45,8 @@ struct LaunchPlan {
 
 // The widest vector that fits every alignment, stride and split of the call: 16 bytes of dtype, halved until
 // the rotated range, its offset, the head sizes, all base addresses and strides and the splits of the caches
-// are multiples of it. Value caches whose head dimension is not contiguous are stored as tiles and set no
-// limit. 1 for a call that is not compact (index_math.h).
+// are multiples of it. Value caches whose head dimension is not contiguous are stored element by element or
+// as tiles and set no limit. 1 for a call that is not compact (index_math.h).
 int widest_vector(const RopeCacheParams& params);
 
 LaunchPlan plan_launch(const RopeCacheParams& params);

@@ -12,8 +12,9 @@
 //   x-split value     D elements, block_size apart                      tiles (value_tile.cuh); elements in
 //   shuffled value    D elements, x apart                               calls of few rows
 //
-// A thread serves one slice of some rows: two vectors lo, hi of kVec elements (slice_dims.cuh). Which thread
-// serves which is thread_work.cuh's business. One launch serves every dtype pair, layout, stride and size;
+// A thread serves one slice of some rows: two vectors lo, hi of kVec elements (slice_dims.cuh), or as many
+// single elements where values lie apart and rows are few. Which thread serves which is thread_work.cuh's
+// business. One launch serves every dtype pair, layout, stride and size;
 // compiled in are the element types, the vector width, the style, and whether the call is plain
 // (plain_call.cuh). What few calls ask for is out of line.
 //
@@ -141,8 +142,8 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
   const bool is_cached = !is_superseded(p, plan, work.token, slot) && slot.is_valid;
   if (!has_work) return;
   if (!position.is_valid || !slot.is_valid) {
-    const bool is_fault = !position.is_valid || !row.is_padding(p);
-    if (is_fault && work.slice == 0 && work.head == 0) {
+    const bool may_be_fault = !position.is_valid || !row.is_padding(p);
+    if (may_be_fault && work.slice == 0 && work.head == 0) {
       record_fault_of_row<Index>(p, work.token, position.is_valid);
     }
     if (!position.is_valid) {
@@ -210,27 +211,37 @@ __device__ __forceinline__ void value_elements(const Params& p, const LaunchPlan
   const bool has_work = work.head < work.end;
   if (work.token >= p.num_kv_rows || !(has_work || plan.keeps_last_of_slot)) return;
   const T* from = head_of<const T>(p.v, work.token, work.head);
+  const auto load = [&](T* x) {
+#pragma unroll
+    for (int j = 0; j < kElements; ++j) {
+      const int dim = work.slice + j * plan.threads_per_row;
+      if (dim < p.v_head_size) x[j] = from[product(static_cast<Index>(dim), p.v.dim_stride)];
+    }
+  };
   wait_for_earlier_kernels();
   T x[kElements];
-#pragma unroll
-  for (int j = 0; j < kElements; ++j) {
-    const int dim = work.slice + j * plan.threads_per_row;
-    if (has_work && dim < p.v_head_size) x[j] = from[product(static_cast<Index>(dim), p.v.dim_stride)];
-  }
+  if (has_work) load(x);
   const PendingKvRow<Params> row(p, work.token);
 
   const CheckedIndex<Index> slot = row.slot(p);
   if (is_superseded(p, plan, work.token, slot) || !has_work) return;
   if (!slot.is_valid || !row.position(p).is_valid) return;
-  const CacheScale scale = scale_of_head<T, CacheT>(p, p.v_scale, work.head);
   CacheT* cache = cache_row<CacheT>(p.value_cache, p.block_size, slot.value, work.head);
+#pragma unroll 1
+  for (int head = work.head;;) {
+    const CacheScale scale = scale_of_head<T, CacheT>(p, p.v_scale, head);
 #pragma unroll
-  for (int j = 0; j < kElements; ++j) {
-    const int dim = work.slice + j * plan.threads_per_row;
-    if (dim < p.v_head_size) {
-      cache[product(static_cast<Index>(dim), p.value_cache.layout.dim_outer_stride)] =
-          to_cache_type<CacheT>(scale, x[j]);
+    for (int j = 0; j < kElements; ++j) {
+      const int dim = work.slice + j * plan.threads_per_row;
+      if (dim < p.v_head_size) {
+        cache[product(static_cast<Index>(dim), p.value_cache.layout.dim_outer_stride)] =
+            to_cache_type<CacheT>(scale, x[j]);
+      }
     }
+    if ((head += work.step) >= work.end) return;
+    from += product(static_cast<Index>(work.step), p.v.head_stride);
+    cache += product(static_cast<Index>(work.step), p.value_cache.layout.head_stride);
+    load(x);
   }
 }
 

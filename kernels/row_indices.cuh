@@ -1,5 +1,5 @@
 // The scheduler's numbers of one row, loaded before anything waits for one of them: position and slot are on
-// their way at the same time as the row's elements.
+// their way at the same time as the row's elements. Behind a window the slot waits for its entry's index.
 #pragma once
 
 #include "plain_call.cuh"

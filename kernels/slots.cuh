@@ -2,7 +2,7 @@
 // and the effective position of a row. Nothing is read outside an array.
 #pragma once
 
-#include <climits>
+#include <cstdint>
 
 #include "rope_cache_params.h"
 

@@ -2,7 +2,8 @@
 //
 //   grid.y    blocks of q | blocks of k | blocks of v, or the tiles of value_tile.cuh
 //   grid.x    tokens, tokens_per_block at a time
-//   thread    x = token of the block, y = slice of a row, z = row
+//   thread    x = token of the block, y = slice of a row, z = row; the upper half of z in blocks of k and v
+//             watches where the last of a slot is kept (last_of_slot.cuh)
 //
 //                    z = 0              1              2      ...
 //   block of q     [ head 0          ][ head 1       ][ head 2       ]    128 bf16 a head, 8 bytes a vector
@@ -13,9 +14,9 @@
 // latency and give each thread one row.
 //
 // All blocks of the first rows come before all blocks of the next, so that at any time the device reads and
-// writes a few long streams. Where keys are split, 16 bytes a slot as a rule, lanes of two tokens lie next to
-// each other and fill whole sectors if their slots are neighbours; elsewhere a block has two tokens if it has
-// threads for more rows than k and v have.
+// writes a few long streams. In calls of more than 256 rows: where keys are split, 16 bytes a slot as a rule,
+// lanes of two tokens lie next to each other and fill whole sectors if their slots are neighbours; elsewhere
+// a block has two tokens if it has threads for more rows than k and v have.
 #pragma once
 
 #include "launch_plan.h"

@@ -153,6 +153,11 @@ MUTATIONS = [
         "if (dim < p.v_head_size - 1) {",
     ),
     Mutation(
+        "only the first of a thread's heads served", "device", "kernels/rope_cache.cuh",
+        "    load(x);\n  }\n",
+        "    return;\n  }\n",
+    ),
+    Mutation(
         "V rotated too", "cpu", "cache_ops/cpu_rows.cpp",
         "load_head(head_of<const T>(p.v, token, h), p.v.dim_stride, p.v_head_size, head);",
         "load_head(head_of<const T>(p.v, token, h), p.v.dim_stride, p.v_head_size, head);\n"

@@ -183,7 +183,8 @@ def main() -> int:
         if data:
             draw(data, folder / name)
         else:
-            print(f"plot: nothing to draw in {name}", file=sys.stderr)
+            why = f", which needs {LEAST_POINTS} numbers of tokens of a cache" if name != "error.png" else ""
+            print(f"plot: nothing to draw in {name}{why}", file=sys.stderr)
     if not any(data for _, data, _ in drawings):
         fail("the documents hold nothing to draw")
     return 0

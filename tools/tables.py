@@ -9,8 +9,8 @@ A table stands between two comments and is replaced:
   floors   times beside copy, memcpy and chain, of kvrope-regress bench
   peers    times beside the other implementations, of bench_peers.py
 
-Globs choose cases by name, or by name@L2 (flash-*@warm); without any, all. Paths are relative to the Markdown file. With --check nothing is
-written, and the exit code is 1 where a table differs from its document.
+Globs choose cases by name, or by name@L2 (flash-*@warm); without any, all. Paths are relative to the Markdown
+file. With --check nothing is written, and the exit code is 1 where a table differs from its document.
 """
 
 import argparse
@@ -92,8 +92,13 @@ def table(kind: str, document: str, globs: List[str], folder: Path) -> str:
         if "kvrope" in result.get("times", {})
         and (not globs or any(is_chosen(result, glob) for glob in globs))
     ]
+    first_of: Dict[str, int] = {}  # caches keep the document's order
+    for result in results:
+        first_of.setdefault(cache_of(result["name"]), len(first_of))
     if not results:
         raise Unusable(f"{document}: no measured case matches {' '.join(globs) or '*'}")
+    results.sort(key=lambda result: result["num_tokens"])
+    results.sort(key=lambda result: first_of[cache_of(result["name"])])
     columns = KINDS[kind](results)
     lines = ["| cache | T | L2 | " + " | ".join(columns) + " |", "|---" * (3 + len(columns)) + "|"]
     for result in results:

@@ -61,8 +61,8 @@ def build_cos_sin(
         _integer("max_position", max_position),
         _number("base", base),
         None if scaling is None else _typed(scaling),
-        bool(full_width),
-        bool(is_neox),
+        _require("full_width", full_width, isinstance(full_width, bool), "True or False"),
+        _require("is_neox", is_neox, isinstance(is_neox, bool), "True or False"),
         _require("dtype", dtype, isinstance(dtype, torch.dtype), "a torch.dtype"),
         torch.get_default_device() if device is None else torch.device(device),
     )

@@ -145,6 +145,39 @@ TEST(CaseFileErrors, KeysThatDoNotGoTogether) {
             "/cases/0/expect/error: must be a regular expression (");
 }
 
+std::string scaling_error(const std::string& keys) {
+  return case_error(R"("rotary_dim": 4, "table": {"scaling": {)" + keys + "}}");
+}
+
+TEST(CaseFileErrors, Scalings) {
+  const std::string at = "/cases/0/table/scaling/";
+  const std::string missing =
+      at + "original_max_position_embeddings: is missing, and this rope_type needs it";
+  for (const char* type : {"dynamic", "llama3", "yarn", "longrope"})
+    EXPECT_EQ(scaling_error(R"("rope_type": ")" + std::string(type) + "\""), missing) << type;
+  EXPECT_EQ(scaling_error(R"("type": "yarn")"), missing);
+  EXPECT_EQ(scaling_error(R"("type": "proportional")"), "no error");
+  EXPECT_EQ(scaling_error(R"("type": "su")").substr(0, 53), at + "type: must be one of \"default\"");
+  EXPECT_EQ(scaling_error(
+                R"("rope_type": "llama3", "original_max_position_embeddings": 8, "high_freq_factor": 0.5)"),
+            at + "high_freq_factor: must not be below low_freq_factor");
+  const std::string original = R"("type": "longrope", "original_max_position_embeddings": )";
+  EXPECT_EQ(scaling_error(original + "8"),
+            at + "factor: is missing, and longrope needs it or max_position_embeddings");
+  EXPECT_EQ(scaling_error(original + R"(1, "factor": 2)"),
+            at + "original_max_position_embeddings: must be above 1 for longrope");
+  EXPECT_EQ(scaling_error(original + R"(8, "factor": 2, "long_factor": [1, 2])"),
+            at + "short_factor: must have rotary_dim / 2 = 2 numbers, got 0");
+  EXPECT_EQ(scaling_error(original + R"(8, "factor": 2, "short_factor": [1, 2], "long_factor": [1, 2, 3])"),
+            at + "long_factor: must have rotary_dim / 2 = 2 numbers, got 3");
+  EXPECT_EQ(scaling_error(original + R"(8, "factor": 2, "short_factor": [1, 2], "long_factor": [1, 2])"),
+            "no error");
+  EXPECT_EQ(scaling_error(R"("short_factor": [1, 0])"),
+            at + "short_factor: must be a list of positive numbers, got [1,0]");
+  EXPECT_EQ(scaling_error(R"("partial_rotary_factor": 1.5)"),
+            at + "partial_rotary_factor: must be a number above 0 and of at most 1, got 1.5");
+}
+
 // What only the operation refuses is its own to refuse.
 TEST(CaseFile, CallsThatTheOperationRefusesAreCases) {
   EXPECT_NO_THROW(

@@ -26,8 +26,8 @@ void run_blocks(const Params& p, const LaunchPlan& plan, const RopeCacheParams& 
   blockDim = {static_cast<unsigned>(plan.tokens_per_block), static_cast<unsigned>(plan.threads_per_row),
               static_cast<unsigned>(plan.rows_at_once)};
   for (blockIdx.y = 0; blockIdx.y < gridDim.y; ++blockIdx.y) {
-    for (unsigned x = gridDim.x;
-         x-- > 0;) {  // backwards: of rows with one slot the last must not win by its turn
+    // Backwards: of rows with one slot the last must not win by its turn.
+    for (unsigned x = gridDim.x; x-- > 0;) {
       blockIdx.x = x;
       host_block.run([&] { rope_cache_kernel<Params, T, CacheT, kVec, kIsNeox>(p, plan); });
     }
@@ -271,6 +271,22 @@ TEST(KernelOnHost, HalvesGiveTheBitsOfTheFusedCall) {
     expect_halves_are_the_fused_call(s);
     if (HasFailure()) return;
   }
+}
+
+// More heads than a grid has blocks for: a thread serves several even in calls of few rows.
+TEST(KernelOnHost, MoreHeadsThanBlocks) {
+  Shape s{};
+  s.num_tokens = 1;
+  s.kv_heads = s.q_heads = 16001;
+  s.head_size = s.v_head_size = s.rotary_dim = 510;  // 255 pairs: single elements, one row at once
+  s.block_size = 1;
+  s.x = 2;
+  s.dtype = at::kBFloat16;
+  s.is_fp8 = true;
+  s.kind = CacheKind::split;
+  s.is_neox = s.is_plain = true;
+  int num_plain = 0;
+  expect_same_as_cpu_kernel(s, num_plain);
 }
 
 TEST(KernelOnHost, RecordsFaults) {

@@ -9,32 +9,12 @@ from transformers import CONFIG_MAPPING
 
 from runner import SHAPES
 
-# What the model's name begins with -> its folder in transformers. The first that fits.
-FAMILIES = {
-    "meta-llama/Llama-4": "llama4",
-    "meta-llama/": "llama",
-    "mistralai/Mixtral": "mixtral",
-    "mistralai/": "mistral",
-    "Qwen/Qwen2.5": "qwen2",
-    "Qwen/Qwen3-Next": "qwen3_next",
-    "Qwen/Qwen3-30B-A3B": "qwen3_moe",
-    "Qwen/Qwen3-235B-A22B": "qwen3_moe",
-    "Qwen/Qwen3": "qwen3",
-    "google/gemma-2": "gemma2",
-    "google/gemma-3": "gemma3",
-    "EleutherAI/gpt-j": "gptj",
-    "EleutherAI/": "gpt_neox",
-    "microsoft/phi-2": "phi",
-    "microsoft/": "phi3",
-    "openai/gpt-oss": "gpt_oss",
-    "deepseek-ai/DeepSeek-V3": "deepseek_v3",
-    "THUDM/glm-4": "glm",
-    "zai-org/GLM-4.5": "glm4_moe",
-    "tiiuae/falcon": "falcon",
-    "stabilityai/stablelm": "stablelm",
-    "allenai/OLMo-2": "olmo2",
-}
-TEXT_CONFIGS = {"llama4": "llama4_text", "gemma3": "gemma3_text"}
+# model_type -> its folder in transformers, where that has another name.
+FOLDERS = {"llama4_text": "llama4", "gemma3_text": "gemma3", "chatglm": "glm"}
+CHATGLM_FIELDS = {
+    "multi_query_group_num": "num_key_value_heads", "kv_channels": "head_dim",
+    "seq_length": "max_position_embeddings",
+}  # fmt: skip
 
 
 def model_cases() -> "dict[str, dict]":
@@ -47,14 +27,19 @@ def model_cases() -> "dict[str, dict]":
 
 
 def family_of(case: dict) -> str:
-    return next(family for start, family in FAMILIES.items() if case["model"]["name"].startswith(start))
+    kind = case["model"]["config"]["model_type"]
+    return FOLDERS.get(kind, kind)
 
 
 def config_of(case: dict):
-    family = family_of(case)
     fields = json.loads(json.dumps(case["model"]["config"]))  # configs change what they are given
+    kind = fields.pop("model_type")
+    if kind == "chatglm":  # the model's own code; in transformers it is glm, with other names
+        fields = {CHATGLM_FIELDS.get(name, name): value for name, value in fields.items()}
+        fields["rope_theta"] = 10000.0 * fields.pop("rope_ratio")
+        kind = "glm"
     fields.setdefault("hidden_size", fields.get("num_attention_heads", 1) * case["head_dim"])
-    return CONFIG_MAPPING[TEXT_CONFIGS.get(family, family)](**fields)
+    return CONFIG_MAPPING[kind](**fields)
 
 
 def layer_type_of(case: dict) -> "str | None":

@@ -144,7 +144,27 @@ def test_newly_failing_case(tmp_path: Path) -> None:
     assert result.returncode == 1 and "NEWLY FAILING a: 7 mismatches" in result.stdout
     assert compare(tmp_path, [failed], [failed]).returncode == 0
     assert compare(tmp_path, [failed], [ran]).returncode == 0
-    assert "GONE          a" in compare(tmp_path, [ran], []).stdout
+
+
+def test_cases_that_are_missing_are_regressions(tmp_path: Path) -> None:
+    ran, other = ({"name": name, "disposition": "passed", "message": ""} for name in "ab")
+    gone = compare(tmp_path, [ran, other], [ran])
+    assert gone.returncode == 1 and "GONE          b" in gone.stdout and ", 1 GONE, 0 NEW" in gone.stdout
+    skipped = compare(tmp_path, [ran], [{**ran, "disposition": "skipped", "message": "no memory"}])
+    assert skipped.returncode == 1 and "SKIPPED       a: no memory" in skipped.stdout
+
+
+@pytest.mark.parametrize("now", [[], [{"name": "b", "disposition": "passed", "message": ""}]])
+def test_documents_without_a_common_case(tmp_path: Path, now: list) -> None:
+    result = compare(tmp_path, [{"name": "a", "disposition": "passed", "message": ""}], now)
+    assert result.returncode == 2 and "no case of the present results is among the earlier" in result.stderr
+
+
+def test_baseline_without_a_common_case(tmp_path: Path, case_file: Path) -> None:
+    (tmp_path / "old.json").write_text(json.dumps({"results": [measured(10.0)]}))
+    command = ("bench", case_file, "--device", "cpu", "--rounds", 10, "--baseline", tmp_path / "old.json")
+    result = regress(*command, **ONE_THREAD)
+    assert result.returncode == 2 and "no case of the present results is among the earlier" in result.stderr
 
 
 @pytest.mark.parametrize(

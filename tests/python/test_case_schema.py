@@ -122,10 +122,15 @@ def test_the_runner_refuses_what_the_schema_refuses(tmp_path: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+PAIR_FACTORS = {"max_position_embeddings": 128, "short_factor": [1] * 32, "long_factor": [1.5] * 32}
 ACCEPTED = [
     {"num_tokens": 16.0},
     {"scales": {"k": [], "v": [1, 2]}},
     {"table": {"width": 0}},
+    {"table": {"scaling": {"type": "yarn", "original_max_position_embeddings": 64, "mscale": 1}}},
+    {"table": {"scaling": {"rope_type": "longrope", "original_max_position_embeddings": 64, **PAIR_FACTORS}}},
+    {"table": {"scaling": {"rope_type": "proportional", "partial_rotary_factor": 1}}},
+    {"sweep": {"table.scaling.type": ["proportional"], "table.scaling.partial_rotary_factor": [0.5]}},
     {"slots": {"padding": [0, 1]}},
     {"slots": {"values": [-9223372036854775808, 9223372036854775807]}},
     {"inputs": {"strides": {}}},

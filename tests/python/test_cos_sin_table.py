@@ -41,6 +41,7 @@ SCALINGS = {
     "yarn-factor-below-one": YARN | {"factor": 0.5},
     "yarn-narrow-ramp": YARN | {"original_max_position_embeddings": 6},
     "llama3": LLAMA3,
+    "llama3-nothing-between": LLAMA3 | {"high_freq_factor": 1.0},
     "longrope-long": LONGROPE,
     "longrope-short": LONGROPE | {"original_max_position_embeddings": ROWS},
     "longrope-attention-factor": LONGROPE | {"attention_factor": 1.19},
@@ -92,9 +93,12 @@ def test_models(name: str) -> None:
         assert torch.equal(ours, theirs)
     if family_of(case) == "gptj":  # it has no such dict
         return
-    parameters = config_of(case).rope_parameters
+    config = config_of(case)
+    parameters = dict(config.rope_parameters)
     if (layer_type := layer_type_of(case)) is not None:
         parameters = parameters[layer_type]
+    if parameters["rope_type"] == "longrope":  # which stands beside rope_parameters
+        parameters["max_position_embeddings"] = config.max_position_embeddings
     assert torch.equal(ours, kvrope.build_cos_sin(rotary_dim, rows, scaling=parameters))
 
 
@@ -217,9 +221,9 @@ BAD_SCALINGS = {
     "short": (LONGROPE | {"long_factor": [1.0] * 31}, ValueError, "long_factor .*32 numbers, .* got 31"),
     "long": (LONGROPE | {"short_factor": [1.0] * 33}, ValueError, "short_factor .*32 numbers, .* got 33"),
     "zero": (LONGROPE | {"short_factor": [0.0] * 32}, ValueError, "short_factor .*positive number, got 0"),
-    "order": (LLAMA3 | {"high_freq_factor": 1}, ValueError, "high_freq_factor .*low_freq_factor 1, got 1"),
+    "order": (LLAMA3 | {"low_freq_factor": 5}, ValueError, "high_freq_factor .*low_freq_factor 5, got 4"),
     "part": (PROPORTIONAL | {"partial_rotary_factor": 1.5}, ValueError, "expected at most 1, got 1.5"),
-    "yarn-base": (YARN | {"rope_theta": 1}, ValueError, "base: .* more than 1 with rope_type 'yarn', got 1"),
+    "yarn-base": (YARN | {"rope_theta": 1}, ValueError, "rope_theta: .* more than 1 with rope_type 'yarn', got 1"),
     "layers": (
         {"full_attention": YARN, "sliding_attention": {"rope_type": "default"}},
         ValueError, "the parameters of one layer type, .* pass one of full_attention, sliding_attention",

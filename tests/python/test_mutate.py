@@ -38,14 +38,15 @@ def test_a_text_that_is_gone_is_told(tmp_path: Path) -> None:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text((ROOT / file).read_text())
     assert mutate("--check", tools=tools).returncode == 0
-    slots = tmp_path / "kernels/slots.cuh"
-    text = slots.read_text()
-    slots.write_text(text.replace("if (!p.has_offs) return pos;", ""))
+    mutation = MUTATIONS[-1]
+    source = tmp_path / mutation.file
+    text = source.read_text()
+    source.write_text(text.replace(mutation.old, ""))
     result = mutate("--check", tools=tools)
     assert result.returncode == 2
-    assert "kernels/slots.cuh: 'if (!p.has_offs) return pos;' stands there 0 times, not once" in result.stderr
-    assert "(offs ignored)" in result.stderr
-    slots.write_text(text + "// if (!p.has_offs) return pos;\n")
+    assert f"{mutation.file}: {mutation.old!r} stands there 0 times, not once" in result.stderr
+    assert f"({mutation.fault})" in result.stderr
+    source.write_text(text + f"// {mutation.old}\n")
     assert "stands there 2 times" in mutate("--check", tools=tools).stderr
 
 

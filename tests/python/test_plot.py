@@ -98,7 +98,8 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     result = plotted(document(tmp_path / "b.json", RAN), "--out", tmp_path)
     assert result.returncode == 0
     assert result.stderr.splitlines() == [
-        f"plot: nothing to draw in {name}" for name in ("throughput.png", "peers.png")
+        f"plot: nothing to draw in {name}, which needs 3 numbers of tokens of a cache"
+        for name in ("throughput.png", "peers.png")
     ]
     assert plotted(document(tmp_path / "c.json", []), "--out", tmp_path).returncode == 2
 

@@ -92,6 +92,29 @@ def test_outputs_that_cannot_be_written(option, tmp_path):
     check_refused(regress("run", cases, option, tmp_path / "file/out"), 2, f"{tmp_path}/file/out: cannot be ")
 
 
+@pytest.mark.parametrize("command, option", [("run", "--json"), ("run", "--junit"), ("bench", "--json"), ("list", "--json")])
+def test_an_output_that_is_an_input(command, option, tmp_path):
+    cases = write_cases(tmp_path / "cases.json", GOOD)
+    text = cases.read_text()
+    check_refused(regress(command, cases, option, tmp_path / "." / "cases.json"), 2, f"{tmp_path}/cases.json: is read by")
+    assert cases.read_text() == text
+
+
+@pytest.mark.parametrize("option", ["--json", "--junit", "--dump", "--filter", "--tag"])
+def test_options_that_are_empty(option, tmp_path):
+    result = regress("run", write_cases(tmp_path / "cases.json", GOOD), option, "")
+    assert result.returncode == 2 and f"{option}: must not be empty" in result.stderr and result.stdout == ""
+
+
+def test_a_file_that_is_given_twice(tmp_path):
+    cases = write_cases(tmp_path / "cases.json", GOOD)
+    check_refused(regress("run", cases, cases), 2, f"{cases}: is given twice")
+
+
+def test_a_command_that_does_not_exist():
+    check_refused(regress("walk", "x.json"), 2, "no such command: walk")
+
+
 def test_a_full_disk(tmp_path):
     result = regress("run", write_cases(tmp_path / "cases.json", GOOD), "--json", "/dev/full")
     assert result.returncode == 2

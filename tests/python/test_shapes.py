@@ -1,9 +1,13 @@
 """The shipped case files: valid, with figures that follow from the models' config.json, and they pass."""
 
+import copy
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
+import model_config
 import pytest
 from runner import CASE_FILES, SHAPES, regress
 
@@ -52,44 +56,7 @@ def test_rejects_all_expect_an_error() -> None:
 # --- Models
 
 
-def key_value_heads(config: dict, heads: int) -> int:
-    if config.get("multi_query"):
-        return 1
-    return config.get("num_key_value_heads", config.get("num_kv_heads", heads))
-
-
-def head_size(config: dict, heads: int) -> int:
-    """As the model states it; divided out only where its config.json states none."""
-    if "head_dim" in config:
-        return config["head_dim"]
-    return config.get("hidden_size", config.get("n_embd")) // heads
-
-
-def rotated_dims(config: dict, head_dim: int) -> int:
-    fraction = config.get("partial_rotary_factor", config.get("rotary_pct", 1))
-    return config.get("rotary_dim", int(head_dim * fraction))
-
-
-def shape_of(case: dict) -> dict:
-    """The sizes that the case's model has, worked out from the fields of its config.json."""
-    config, shards = case["model"]["config"], case["model"].get("tensor_parallel", 1)
-    heads = config.get("num_attention_heads", config.get("n_head"))
-    kv_heads = max(1, key_value_heads(config, heads) // shards)
-    if "kv_lora_rank" in config:
-        rope, value = config["qk_rope_head_dim"], config["v_head_dim"]
-        head_dim = rope + config["qk_nope_head_dim"]
-        if "/latent" in case["id"]:  # one key of the rotated dims and the latent vector as value
-            kv_heads, head_dim, value = 1, rope, config["kv_lora_rank"]
-        sizes = {"head_dim": head_dim, "v_head_dim": value, "rotary_dim": rope}
-        sizes["rotary_dim_offset"] = head_dim - rope
-    else:
-        head_dim = head_size(config, heads)
-        sizes = {"head_dim": head_dim, "v_head_dim": head_dim, "rotary_dim": rotated_dims(config, head_dim)}
-        sizes["rotary_dim_offset"] = 0
-    return {"q_heads": heads // shards, "kv_heads": kv_heads, **sizes}
-
-
-def shape_in(case: dict) -> dict:
+def sizes_in(case: dict) -> dict:
     head_dim = case["head_dim"]
     return {
         "q_heads": case["q_heads"],
@@ -101,37 +68,100 @@ def shape_in(case: dict) -> dict:
     }
 
 
-def rope_of(case: dict) -> tuple[float, dict]:
-    config = case["model"]["config"]
-    is_local = "rope_local_base_freq" in config and "/window" in case["id"]
-    if is_local:
-        return config["rope_local_base_freq"], {}
-    scaling = dict(config.get("rope_scaling") or {})
-    if "type" in scaling:  # the older key
-        scaling["rope_type"] = scaling.pop("type")
-    if scaling.get("mscale") is not None and scaling.pop("mscale") == scaling.pop("mscale_all_dim"):
-        scaling["attention_factor"] = 1  # the quotient of two equal factors
-    return config.get("rope_theta", config.get("rotary_emb_base", 10000)), scaling
+def check_model(case: dict) -> None:
+    assert sizes_in(case) == model_config.sizes(case)
+    assert case["table"].get("base", 10000) == model_config.base(case)
+    assert case["table"].get("scaling", {}) == model_config.scaling(case)
+    assert case["table"]["rows"] == min(model_config.longest(case), 8192)
+    window = model_config.window(case)
+    assert case.get("slots", {}).get("swa", {}).get("window") == (window if "/window" in case["id"] else None)
+
+
+def cases_by(key: Callable[[dict], str]) -> dict[str, list[dict]]:
+    cases: dict[str, list[dict]] = {}
+    for case in MODELS:
+        cases.setdefault(key(case), []).append(case)
+    return cases
+
+
+MODELS_BY_NAME = cases_by(lambda case: case["model"]["name"])
 
 
 @pytest.mark.parametrize("case", MODELS, ids=lambda case: case["id"])
 def test_model_has_the_sizes_of_its_config(case: dict) -> None:
-    config = case["model"]["config"]
-    assert shape_in(case) == shape_of(case)
-    base, scaling = rope_of(case)
-    assert case["table"].get("base", 10000) == base
-    assert case["table"].get("scaling", {}) == scaling
-    limit = config.get("max_position_embeddings", config.get("n_positions", 8192))
-    assert case["table"]["rows"] == min(limit, 8192)
-    window = case.get("slots", {}).get("swa", {}).get("window")
-    assert window == (config["sliding_window"] if "/window" in case["id"] else None)
+    check_model(case)
 
 
-def test_there_are_many_models_and_all_shards_of_large_ones() -> None:
-    shards: dict[str, set[int]] = {}
-    for case in MODELS:
-        shards.setdefault(case["model"]["name"], set()).add(case["model"].get("tensor_parallel", 1))
-    assert len(shards) >= 20
-    large = ["Meta-Llama-3-70B", "Llama-3.1-405B", "Qwen2.5-72B", "Qwen3-235B-A22B", "Mixtral-8x22B"]
-    for name in [*large, "DeepSeek-V3", "GLM-4.5"]:
-        assert any(shards[full] == {1, 2, 4, 8} for full in shards if name in full), name
+@pytest.mark.parametrize("name", MODELS_BY_NAME)
+def test_no_field_of_a_config_can_be_left_out(name: str) -> None:
+    """The test above reads them all: without any one of them it fails for some case of the model."""
+    cases = copy.deepcopy(MODELS_BY_NAME[name])
+    configs = [case["model"]["config"] for case in cases]
+    assert all(config == configs[0] for config in configs)
+    for left_out in list(configs[0]):
+        values = [config.pop(left_out) for config in configs]
+        assert any(fails(case) for case in cases), left_out
+        for config, value in zip(configs, values):
+            config[left_out] = value
+
+
+def fails(case: dict) -> bool:
+    try:
+        check_model(case)
+    except AssertionError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "left_out", ["rope_theta", "rope_scaling", "max_position_embeddings", "num_key_value_heads"]
+)
+def test_a_field_missing_from_config_and_case_alike_is_seen(left_out: str) -> None:
+    """A case made of an incomplete config agrees with it, and fails still."""
+    case = copy.deepcopy(MODELS_BY_NAME["meta-llama/Llama-3.1-8B"][0])
+    del case["model"]["config"][left_out]
+    case["table"] = {"rows": 8192}
+    with pytest.raises(AssertionError, match=f"Llama-3.1-8B: its config states no .*{left_out}"):
+        for read in (model_config.sizes, model_config.base, model_config.scaling, model_config.longest):
+            read(case)
+
+
+def test_models_with_a_window_have_cases_with_it() -> None:
+    windowed = {name for name, cases in MODELS_BY_NAME.items() if model_config.window(cases[0])}
+    shown = {case["model"]["name"] for case in MODELS if "/window" in case["id"]}
+    assert len(windowed) >= 5 and shown == windowed
+
+
+def test_there_are_many_models() -> None:
+    assert len(MODELS_BY_NAME) >= 45
+
+
+LARGE = 20  # billions of parameters: more than one GPU serves them
+
+
+def is_large(case: dict) -> bool:
+    return model_config.billions(case["model"]["name"]) >= LARGE
+
+
+def test_sizes_of_models() -> None:
+    sizes = {name: model_config.billions(name) for name in MODELS_BY_NAME}
+    assert sizes["mistralai/Mixtral-8x22B-v0.1"] == 176 and sizes["Qwen/Qwen3-30B-A3B"] == 30
+    assert sizes["EleutherAI/pythia-6.9b"] == 6.9 and sizes["Qwen/Qwen2.5-0.5B"] == 0.5
+    assert sum(size >= LARGE for size in sizes.values()) >= 19
+
+
+KINDS_OF_LAYERS = cases_by(lambda case: re.sub(r"/tp\d+$", "", case["id"]))
+
+
+@pytest.mark.parametrize("kind", [kind for kind, cases in KINDS_OF_LAYERS.items() if is_large(cases[0])])
+def test_large_models_have_all_shards(kind: str) -> None:
+    assert [case["model"].get("tensor_parallel", 1) for case in KINDS_OF_LAYERS[kind]] == [1, 2, 4, 8]
+
+
+@pytest.mark.parametrize("case", MODELS, ids=lambda case: case["id"])
+def test_id_names_the_shard(case: dict) -> None:
+    shards = case["model"].get("tensor_parallel", 1)
+    suffix = re.search(r"/tp(\d+)$", case["id"])
+    assert shards == (int(suffix[1]) if suffix else 1)
+    heads = model_config.kv_heads(case)
+    assert heads % shards == 0 or shards % heads == 0, "neither split nor copied"

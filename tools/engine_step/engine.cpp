@@ -27,8 +27,8 @@ double largest_difference(const float* got, const float* want, int64_t count) {
   double largest = 0;
   for (int64_t i = 0; i < count; ++i) {
     const double difference = std::abs(static_cast<double>(got[i]) - want[i]);
-    largest = difference <= largest ? largest : difference;
     if (std::isnan(difference)) return std::numeric_limits<double>::infinity();
+    largest = std::max(largest, difference);
   }
   return largest;
 }

@@ -34,16 +34,17 @@ void add_options(CLI::App& app, RunOptions& options, Names& names) {
   ModelConfig& model = options.model;
   number("--steps", options.steps, 1, "Steps in which requests arrive; then those left are served");
   number("--seed", options.seed, 0, "Of requests, model and faults");
-  choice("--device", names.device, {"auto", "cpu", "cuda"}, "");
+  choice("--device", names.device, {"auto", "cpu", "cuda"}, "auto takes CUDA where there is any");
   choice("--inject", options.inject, {"slot", "position", "block"},
          "Rows go beyond the cache or the rotary table, or have a wrong block, which must end in 1");
-  choice("--dtype", names.dtype, {"fp16", "bf16", "fp32"}, "");
-  choice("--kv-cache-dtype", model.kv_cache_dtype, {"auto", "fp8_e4m3", "fp8_e5m2"}, "");
-  choice("--style", names.style, {"neox", "gptj"}, "");
-  number("--q-heads", model.q_heads, 1, "");
-  number("--kv-heads", model.kv_heads, 1, "");
-  number("--head-size", model.head_size, 2, "");
-  number("--rotary-dim", model.rotary_dim, 2, "");
+  choice("--dtype", names.dtype, {"fp16", "bf16", "fp32"}, "Of q, k and v");
+  choice("--kv-cache-dtype", model.kv_cache_dtype, {"auto", "fp8_e4m3", "fp8_e5m2"},
+         "Of the caches; auto is that of k");
+  choice("--style", names.style, {"neox", "gptj"}, "How the dims of a head pair");
+  number("--q-heads", model.q_heads, 1, "Query heads");
+  number("--kv-heads", model.kv_heads, 1, "Key and value heads");
+  number("--head-size", model.head_size, 2, "Dims of a head");
+  number("--rotary-dim", model.rotary_dim, 2, "Dims of a head that are rotated");
   number("--block-size", scheduler.block_size, 1, "Tokens of a block");
   number("--blocks", scheduler.num_blocks, 1, "Of the full caches");
   number("--window-blocks", scheduler.num_window_blocks, 1, "Of the caches of window layers");

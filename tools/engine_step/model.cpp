@@ -1,12 +1,8 @@
 #include "engine_step/model.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/outer.h>
-#include <ATen/ops/pow.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/tensor.h>
 
@@ -14,6 +10,7 @@
 #include <limits>
 #include <stdexcept>
 
+#include "cos_sin_table.h"
 #include "runner/random.h"
 
 namespace kvrope::engine {
@@ -24,12 +21,6 @@ at::Tensor normal_values(std::vector<int64_t> shape, regress::Random& random) {
   float* data = values.mutable_data_ptr<float>();
   for (int64_t i = 0; i < values.numel(); ++i) data[i] = static_cast<float>(random.normal());
   return values;
-}
-
-at::Tensor rotary_table(int64_t num_positions, int64_t rotary_dim, double base) {
-  const at::Tensor exponents = at::arange(0, rotary_dim, 2, at::kFloat) / static_cast<double>(rotary_dim);
-  const at::Tensor angles = at::outer(at::arange(num_positions, at::kFloat), at::pow(base, -exponents));
-  return at::cat({angles.cos(), angles.sin()}, 1);
 }
 
 // Near the largest value that fits: a few elements saturate.
@@ -66,12 +57,12 @@ Model make_model(const ModelConfig& config, const SchedulerConfig& scheduler, in
     const int64_t num_blocks = has_window ? scheduler.num_window_blocks : scheduler.num_blocks;
     Layer layer{.has_window = has_window,
                 .projection = normal_values({config.vocabulary, row_size}, random).to(device, config.dtype),
-                .cos_sin = rotary_table(scheduler.max_length, config.rotary_dim, has_window ? 1e4 : 5e5),
+                .cos_sin = build_cos_sin(config.rotary_dim, scheduler.max_length, has_window ? 1e4 : 5e5,
+                                         std::nullopt, {.device = device}),
                 .key_cache = empty_cache(config, num_blocks, scheduler.block_size).to(device),
                 .value_cache = empty_cache(config, num_blocks, scheduler.block_size).to(device),
                 .k_scale = {},
                 .v_scale = {}};
-    layer.cos_sin = layer.cos_sin.to(device);
     if (config.kv_cache_dtype != "auto") {
       layer.k_scale = head_scales(config, random).to(device);
       layer.v_scale = head_scales(config, random).to(device);

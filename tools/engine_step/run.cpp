@@ -56,7 +56,7 @@ std::string report(const RunOptions& options, const Statistics& s) {
                      number(s.shared_tokens) + " found in shared blocks; " + number(s.padding_rows) +
                      " padding rows");
   line("requests", number(s.finished) + " finished, " + number(s.dropped) + " dropped; " +
-                       number(s.preemptions) + " evictions");
+                       number(s.preemptions) + " preemptions");
   line("blocks",
        number(s.blocks_taken) + " taken; " + number(s.window_evictions) + " evicted from the window caches");
   if (options.device.is_cuda()) {

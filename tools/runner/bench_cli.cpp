@@ -20,10 +20,10 @@ void add_bench(CLI::App& app, const std::vector<std::string>& command_line, std:
   CLI::App& command = *app.add_subcommand("bench", "Measure every case beside copy, memcpy and chain");
   auto options = std::make_shared<BenchOptions>();
   add_selection(command, options->selection);
-  command.add_option("--json", options->json_path, "Write the results here; - is standard output")
-      ->type_name("OUT");
+  add_json(command, options->json_path);
   command
       .add_option("--baseline", options->baseline_path, "Results to compare with: FAST, SLOW, SAME or UNSURE")
+      ->check(not_empty())
       ->type_name("OLD");
   add_threshold(command, options->threshold);
   command.add_option("--rounds", options->settings.rounds, "Rounds that are counted")
@@ -65,6 +65,7 @@ void add_compare(CLI::App& app, std::function<int()>& chosen) {
       std::string note = device_note(before, now);
       if (!note.empty()) std::printf("%s\n", note.c_str());
       bool is_worse = print_comparisons(stdout, compare_results(before, now, options->threshold));
+      require_common_cases(before, now);
       return is_worse ? kExitMismatch : 0;
     };
   });

@@ -91,6 +91,8 @@ int bench_command(const BenchOptions& options, const std::vector<std::string>& c
   Json baseline;
   if (!options.baseline_path.empty()) baseline = read_results(options.baseline_path);
   c10::Device device = choose_device(options.selection);
+  require_no_input(options.json_path, options.selection.files);
+  require_no_input(options.json_path, {options.baseline_path});
   OutputFile json(options.json_path);
   std::FILE* stream = options.json_path == "-" ? stderr : stdout;
   print_bench_heading(stream, device);
@@ -112,6 +114,7 @@ int bench_command(const BenchOptions& options, const std::vector<std::string>& c
   }
   Console(stream).summary(bench.counts());
   if (Interrupt::has_come()) return Interrupt::exit_code();
+  if (!options.baseline_path.empty()) require_common_cases(baseline, bench.document().json());
   return is_worse || bench.counts().failed() > 0 ? kExitMismatch : 0;
 }
 

@@ -3,6 +3,8 @@
 #include <ATen/Context.h>
 #include <fnmatch.h>
 
+#include <algorithm>
+
 #include "runner/case_file.h"
 #include "runner/json_document.h"
 #include "runner/tag_expression.h"
@@ -21,6 +23,8 @@ TagExpression parse_tags(const std::string& text) {
 std::vector<CaseSpec> read_all(const std::vector<std::string>& files) {
   std::vector<CaseSpec> cases;
   for (const std::string& file : files) {
+    if (std::count(files.begin(), files.end(), file) > 1)
+      throw CommandError(kExitUsage, file + ": is given twice");
     try {
       std::vector<CaseSpec> more = read_case_file(file);
       cases.insert(cases.end(), more.begin(), more.end());

@@ -20,14 +20,18 @@ enum class Layout { flash_nhd, flash_hnd, packed_kv, x_split, x_split_shuffle };
 
 // How the angles depend on the position, after Hugging Face's `rope_scaling`.
 struct RopeScaling {
-  enum class Type { none, linear, llama3, yarn };
+  enum class Type { none, linear, dynamic, llama3, yarn, longrope, proportional };
   Type type = Type::none;
-  double factor = 1;
+  std::optional<double> factor;  // 1; longrope: max_position_embeddings / original_max_position_embeddings
   double low_freq_factor = 1, high_freq_factor = 4;        // llama3
   double beta_fast = 32, beta_slow = 1;                    // yarn
-  std::optional<double> attention_factor;                  // yarn
-  std::optional<double> original_max_position_embeddings;  // llama3 and yarn
+  std::optional<double> attention_factor;                  // yarn, longrope
+  double mscale = 0, mscale_all_dim = 0;                   // yarn: the attention factor when neither is 0
+  std::optional<double> original_max_position_embeddings;  // dynamic, llama3, yarn, longrope
+  std::optional<double> max_position_embeddings;           // longrope
   bool truncate = true;                                    // yarn
+  std::vector<double> short_factor, long_factor;           // longrope: one for each pair
+  double partial_rotary_factor = 1;                        // proportional
 };
 
 struct TableSpec {

@@ -83,15 +83,35 @@ void check_slots(const CaseSpec& spec, const Checker& checker) {
   }
 }
 
+void check_longrope(const CaseSpec& spec, const Checker& checker) {
+  const RopeScaling& scaling = spec.table.scaling;
+  checker.require(scaling.factor || scaling.max_position_embeddings, "table/scaling/factor",
+                  "is missing, and longrope needs it or max_position_embeddings");
+  checker.require(*scaling.original_max_position_embeddings > 1,
+                  "table/scaling/original_max_position_embeddings", "must be above 1 for longrope");
+  int64_t pairs = spec.rotated_dims() / 2;
+  auto check_length = [&](const std::vector<double>& factors, const std::string& key) {
+    auto given = static_cast<int64_t>(factors.size());
+    checker.require(
+        given == pairs, "table/scaling/" + key,
+        "must have rotary_dim / 2 = " + std::to_string(pairs) + " numbers, got " + std::to_string(given));
+  };
+  check_length(scaling.short_factor, "short_factor");
+  check_length(scaling.long_factor, "long_factor");
+}
+
 void check_scaling(const CaseSpec& spec, const Checker& checker) {
   const RopeScaling& scaling = spec.table.scaling;
-  bool needs_original = scaling.type == RopeScaling::Type::llama3 || scaling.type == RopeScaling::Type::yarn;
+  using Type = RopeScaling::Type;
+  bool needs_original =
+      scaling.type != Type::none && scaling.type != Type::linear && scaling.type != Type::proportional;
   checker.require(!needs_original || scaling.original_max_position_embeddings,
                   "table/scaling/original_max_position_embeddings",
                   "is missing, and this rope_type needs it");
-  bool is_ordered = scaling.high_freq_factor > scaling.low_freq_factor;
-  checker.require(scaling.type != RopeScaling::Type::llama3 || is_ordered, "table/scaling/high_freq_factor",
-                  "must be above low_freq_factor");
+  bool is_ordered = scaling.high_freq_factor >= scaling.low_freq_factor;
+  checker.require(scaling.type != Type::llama3 || is_ordered, "table/scaling/high_freq_factor",
+                  "must not be below low_freq_factor");
+  if (scaling.type == Type::longrope) check_longrope(spec, checker);
 }
 
 }  // namespace

@@ -80,13 +80,18 @@ void draw_layout(FuzzDraft& draft, Draw& draw) {
 
 // --- Table
 
+// Not longrope: its lists have rotary_dim / 2 numbers, and that is a key of its own, which invalid cases and
+// shrinking change.
 void draw_scaling(FuzzDraft& draft, Draw& draw) {
-  std::string type = draw.one_of({"default", "linear", "llama3", "yarn"});
-  draft.set("/table/scaling/rope_type", type);
+  std::string type = draw.one_of({"default", "linear", "dynamic", "llama3", "yarn", "proportional"});
+  draft.set(draw.chance(0.8) ? "/table/scaling/rope_type" : "/table/scaling/type", type);
   if (type == "default") return;
   draft.set("/table/scaling/factor", draw.one_of({1.0, 2.0, 8.0, 32.5}));
-  if (type == "linear") return;
+  if (type == "proportional")
+    draft.set("/table/scaling/partial_rotary_factor", draw.one_of({0.25, 0.3, 1.0}));
+  if (type == "linear" || type == "proportional") return;
   draft.set("/table/scaling/original_max_position_embeddings", draw.one_of({64, 4096, 8192}));
+  if (type == "dynamic") return;
   if (type == "llama3") {
     if (draw.chance(0.5)) draft.set("/table/scaling/low_freq_factor", draw.one_of({0.5, 1.0}));
     if (draw.chance(0.5)) draft.set("/table/scaling/high_freq_factor", draw.one_of({2.0, 4.0}));
@@ -95,6 +100,8 @@ void draw_scaling(FuzzDraft& draft, Draw& draw) {
   if (draw.chance(0.5)) draft.set("/table/scaling/beta_fast", draw.one_of({16.0, 32.0}));
   if (draw.chance(0.5)) draft.set("/table/scaling/beta_slow", draw.one_of({1.0, 2.0}));
   if (draw.chance(0.5)) draft.set("/table/scaling/attention_factor", draw.one_of({0.5, 1.2}));
+  if (draw.chance(0.5)) draft.set("/table/scaling/mscale", draw.one_of({0.7, 1.0}));
+  if (draw.chance(0.5)) draft.set("/table/scaling/mscale_all_dim", draw.one_of({0.5, 1.0}));
   if (draw.chance(0.5)) draft.set("/table/scaling/truncate", draw.chance(0.5));
 }
 

@@ -70,6 +70,7 @@ std::string json_text(const std::vector<Line>& lines) {
 
 int list_command(const ListOptions& options) {
   std::vector<CaseSpec> cases = select_cases(options.selection);
+  require_no_input(options.json_path, options.selection.files);
   OutputFile json(options.json_path);
   std::vector<Line> lines = measure(cases);
   if (options.json_path != "-") print(lines);

@@ -44,6 +44,10 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     return chosen();
+  } catch (const CLI::RequiredError& error) {
+    if (!app.get_subcommands().empty() || app.remaining().empty())
+      return app.exit(error) == 0 ? 0 : kExitUsage;
+    return fail(("no such command: " + app.remaining().front() + " (--help lists them)").c_str(), kExitUsage);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
   } catch (const CommandError& error) {

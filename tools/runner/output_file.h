@@ -3,6 +3,7 @@
 
 #include <fstream>
 #include <string>
+#include <vector>
 
 namespace kvrope::regress {
 
@@ -17,5 +18,8 @@ class OutputFile {
   std::string path_;
   std::ofstream file_;
 };
+
+// Throws CommandError where the output is one of the files that the command reads.
+void require_no_input(const std::string& output, const std::vector<std::string>& inputs);
 
 }  // namespace kvrope::regress

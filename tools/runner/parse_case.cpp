@@ -1,5 +1,6 @@
 #include "runner/parse_case.h"
 
+#include <algorithm>
 #include <regex>
 
 #include "runner/object_reader.h"
@@ -73,11 +74,24 @@ void apply_choices(CaseSpec& spec, const ObjectReader& reader) {
   reader.boolean("match_unfused", spec.match_unfused);
 }
 
+void apply_pair_factors(std::vector<double>& factors, const std::string& key, const ObjectReader& reader) {
+  if (!reader.find(key)) return;
+  reader.numbers(key, factors);
+  bool is_positive = std::all_of(factors.begin(), factors.end(), [](double factor) { return factor > 0; });
+  if (factors.empty() || !is_positive) reader.reject(key, "a list of positive numbers");
+}
+
 void apply_scaling(RopeScaling& scaling, const ObjectReader& reader) {
   using Type = RopeScaling::Type;
-  const std::vector<std::pair<std::string, Type>> types = {
-      {"default", Type::none}, {"linear", Type::linear}, {"llama3", Type::llama3}, {"yarn", Type::yarn}};
-  if (reader.find("rope_type")) scaling = {};
+  const std::vector<std::pair<std::string, Type>> types = {{"default", Type::none},
+                                                           {"linear", Type::linear},
+                                                           {"dynamic", Type::dynamic},
+                                                           {"llama3", Type::llama3},
+                                                           {"yarn", Type::yarn},
+                                                           {"longrope", Type::longrope},
+                                                           {"proportional", Type::proportional}};
+  if (names_any(reader, {"rope_type", "type"})) scaling = {};
+  reader.choice("type", types, scaling.type);  // the older key, which rope_type goes before
   reader.choice("rope_type", types, scaling.type);
   reader.number("factor", 1, scaling.factor);
   reader.number("low_freq_factor", 0, scaling.low_freq_factor);
@@ -85,8 +99,16 @@ void apply_scaling(RopeScaling& scaling, const ObjectReader& reader) {
   reader.number("beta_fast", 0, scaling.beta_fast);
   reader.number("beta_slow", 0, scaling.beta_slow);
   reader.number("attention_factor", 0, scaling.attention_factor);
+  reader.number("mscale", 0, scaling.mscale);
+  reader.number("mscale_all_dim", 0, scaling.mscale_all_dim);
   reader.number("original_max_position_embeddings", 1, scaling.original_max_position_embeddings);
+  reader.number("max_position_embeddings", 1, scaling.max_position_embeddings);
   reader.boolean("truncate", scaling.truncate);
+  apply_pair_factors(scaling.short_factor, "short_factor", reader);
+  apply_pair_factors(scaling.long_factor, "long_factor", reader);
+  reader.number("partial_rotary_factor", 0, scaling.partial_rotary_factor);
+  if (scaling.partial_rotary_factor == 0 || scaling.partial_rotary_factor > 1)
+    reader.reject("partial_rotary_factor", "a number above 0 and of at most 1");
 }
 
 void apply_table(TableSpec& table, const ObjectReader& reader) {
@@ -106,9 +128,11 @@ void apply_table(TableSpec& table, const ObjectReader& reader) {
   reader.integer("rows", 1, kMostRows, table.rows);
   reader.number("base", 0, table.base);
   if (table.base == 0) reader.reject("base", "a positive number");
-  auto scaling = reader.object(
-      "scaling", {"rope_type", "factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow",
-                  "attention_factor", "original_max_position_embeddings", "truncate"});
+  auto scaling =
+      reader.object("scaling", {"rope_type", "type", "factor", "low_freq_factor", "high_freq_factor",
+                                "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim",
+                                "original_max_position_embeddings", "max_position_embeddings", "truncate",
+                                "short_factor", "long_factor", "partial_rotary_factor"});
   if (scaling) apply_scaling(table.scaling, *scaling);
 }
 

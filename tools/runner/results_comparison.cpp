@@ -81,6 +81,14 @@ std::vector<Comparison> compare_results(const Json& before, const Json& now, dou
   return found;
 }
 
+void require_common_cases(const Json& before, const Json& now) {
+  std::map<std::string, const Json*> earlier = by_key(before);
+  for (const Json& result : now.at("results")) {
+    if (earlier.count(key_of(result))) return;
+  }
+  throw CommandError(kExitUsage, "no case of the present results is among the earlier ones");
+}
+
 std::string device_note(const Json& before, const Json& now) {
   auto name_in = [](const Json& document) {
     Json device = document.value("device", Json::object());
@@ -92,8 +100,7 @@ std::string device_note(const Json& before, const Json& now) {
 }
 
 bool print_comparisons(std::FILE* stream, const std::vector<Comparison>& comparisons) {
-  std::map<std::string, int> counts = {
-      {"SLOW", 0}, {"FAST", 0}, {"SAME", 0}, {"UNSURE", 0}, {"NEWLY FAILING", 0}};
+  std::map<std::string, int> counts;
   bool any_regression = false;
   for (const Comparison& comparison : comparisons) {
     std::fprintf(stream, "%-13s %s%s%s\n", comparison.word.c_str(), comparison.case_name.c_str(),
@@ -102,7 +109,7 @@ bool print_comparisons(std::FILE* stream, const std::vector<Comparison>& compari
     any_regression = any_regression || comparison.is_regression();
   }
   std::string line;
-  for (const char* word : {"SLOW", "FAST", "SAME", "UNSURE", "NEWLY FAILING"}) {
+  for (const char* word : {"SLOW", "FAST", "SAME", "UNSURE", "NEWLY FAILING", "SKIPPED", "GONE", "NEW"}) {
     line += (line.empty() ? "" : ", ") + std::to_string(counts[word]) + " " + word;
   }
   std::fprintf(stream, "%s\n", line.c_str());
@@ -121,7 +128,8 @@ Json read_results(const std::string& path) {
   } catch (const FileError& error) {
     throw CommandError(kExitUsage, path + ": " + error.what());
   } catch (const Json::exception& error) {
-    throw CommandError(kExitUsage, path + ": no result document: " + std::string(error.what()));
+    std::string what = error.what();  // behind the library's own number for it
+    throw CommandError(kExitUsage, path + ": no result document: " + what.substr(what.find("] ") + 2));
   }
 }
 

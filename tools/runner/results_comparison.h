@@ -12,14 +12,22 @@ namespace kvrope::regress {
 
 struct Comparison {
   std::string case_name;  // with the L2 state and the candidate where the case was measured
-  std::string word;  // FAST, SLOW, SAME, UNSURE, NEWLY FAILING, NEWLY PASSING, FAILING, SKIPPED, NEW or GONE
+  // FAST, SLOW, SAME, UNSURE, NEWLY FAILING, NEWLY PASSING, FAILING, NEW, GONE, and SKIPPED for a case that
+  // was good.
+  std::string word;
   std::string detail;
 
-  bool is_regression() const { return word == "SLOW" || word == "NEWLY FAILING"; }
+  // What no longer runs may be slow or wrong unseen.
+  bool is_regression() const {
+    return word == "SLOW" || word == "NEWLY FAILING" || word == "SKIPPED" || word == "GONE";
+  }
 };
 
 // In the order of the present document; cases that were merely run and passed in both are left out.
 std::vector<Comparison> compare_results(const Json& before, const Json& now, double threshold);
+
+// Throws CommandError where no case is in both: nothing would have been compared.
+void require_common_cases(const Json& before, const Json& now);
 
 // That the two were measured on different devices, so that their times say little; empty where not.
 std::string device_note(const Json& before, const Json& now);

@@ -7,13 +7,50 @@
 namespace kvrope::regress {
 namespace {
 
+double factor_of(const RopeScaling& scaling) {
+  if (scaling.type == RopeScaling::Type::longrope && !scaling.factor)
+    return *scaling.max_position_embeddings / *scaling.original_max_position_embeddings;
+  return scaling.factor.value_or(1);
+}
+
 // Each frequency unchanged, divided by the factor, or between the two, by how often it turns within the
-// original context length.
+// original context length. Where low and high are one (Llama 4), no frequency lies between.
 double llama3_frequency(double frequency, const RopeScaling& scaling) {
   double turns = *scaling.original_max_position_embeddings * frequency / (2 * std::numbers::pi);
+  if (turns >= scaling.high_freq_factor) return frequency;
+  if (turns <= scaling.low_freq_factor) return frequency / factor_of(scaling);
   double smooth = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
-  smooth = std::clamp(smooth, 0.0, 1.0);
-  return (1 - smooth) * frequency / scaling.factor + smooth * frequency;
+  return (1 - smooth) * frequency / factor_of(scaling) + smooth * frequency;
+}
+
+// base^(-2 pair / rotary_dim)
+double plain_frequency(int64_t pair, int64_t rotary_dim, double base) {
+  return std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(rotary_dim));
+}
+
+// The base grows by how far the table (`rows`) exceeds the original context length; the slowest pair, whose
+// exponent is (dims - 2) / dims, then turns `stretch` times more slowly.
+double dynamic_frequency(int64_t pair, int64_t rotary_dim, int64_t rows, const TableSpec& table) {
+  double original = *table.scaling.original_max_position_embeddings;
+  double excess = std::max(static_cast<double>(rows) / original, 1.0) - 1;
+  double stretch = 1 + factor_of(table.scaling) * excess;
+  if (rotary_dim <= 2) return plain_frequency(pair, rotary_dim, table.base);  // one pair, whatever the base
+  double slowed = 2.0 * static_cast<double>(pair) / static_cast<double>(rotary_dim - 2);
+  return plain_frequency(pair, rotary_dim, table.base) * std::pow(stretch, -slowed);
+}
+
+double longrope_divisor(int64_t pair, int64_t rows, const RopeScaling& scaling) {
+  bool is_long = static_cast<double>(rows) > *scaling.original_max_position_embeddings;
+  const std::vector<double>& factors = is_long ? scaling.long_factor : scaling.short_factor;
+  if (factors.empty()) return 1;  // rotary_dim 1
+  // A table wider than the rotated dims has pairs beyond the list; the operation refuses it.
+  return factors[std::min(static_cast<size_t>(pair), factors.size() - 1)];
+}
+
+// The first pairs turn, as if the whole head did; the others stand still.
+bool proportional_turns(int64_t pair, int64_t rotary_dim, const RopeScaling& scaling) {
+  double pairs = std::floor(scaling.partial_rotary_factor * static_cast<double>(rotary_dim) / 2);
+  return static_cast<double>(pair) < pairs;
 }
 
 // The pair (a fraction) whose frequency turns so often within the original context length.
@@ -31,27 +68,41 @@ double yarn_frequency(double frequency, int64_t pair, int64_t rotary_dim, double
   low = std::max(low, 0.0), high = std::min(high, dims - 1);
   if (low == high) high += 0.001;
   double interpolated = std::clamp((static_cast<double>(pair) - low) / (high - low), 0.0, 1.0);
-  return interpolated * frequency / scaling.factor + (1 - interpolated) * frequency;
+  return interpolated * frequency / factor_of(scaling) + (1 - interpolated) * frequency;
 }
 
-double frequency_of(int64_t pair, int64_t rotary_dim, const TableSpec& table) {
-  double frequency = std::pow(table.base, -2.0 * static_cast<double>(pair) / static_cast<double>(rotary_dim));
+double frequency_of(int64_t pair, int64_t rotary_dim, int64_t rows, const TableSpec& table) {
+  double frequency = plain_frequency(pair, rotary_dim, table.base);
   switch (table.scaling.type) {
     case RopeScaling::Type::none:
       break;
     case RopeScaling::Type::linear:
-      return frequency / table.scaling.factor;
+      return frequency / factor_of(table.scaling);
+    case RopeScaling::Type::dynamic:
+      return dynamic_frequency(pair, rotary_dim, rows, table);
     case RopeScaling::Type::llama3:
       return llama3_frequency(frequency, table.scaling);
     case RopeScaling::Type::yarn:
       return yarn_frequency(frequency, pair, rotary_dim, table.base, table.scaling);
+    case RopeScaling::Type::longrope:
+      return frequency / longrope_divisor(pair, rows, table.scaling);
+    case RopeScaling::Type::proportional:
+      return proportional_turns(pair, rotary_dim, table.scaling) ? frequency / factor_of(table.scaling) : 0;
   }
   return frequency;
 }
 
+// Of cosines and sines.
 double magnitude_of(const RopeScaling& scaling) {
-  if (scaling.type != RopeScaling::Type::yarn) return 1;
-  return scaling.attention_factor.value_or(0.1 * std::log(scaling.factor) + 1);
+  bool is_yarn = scaling.type == RopeScaling::Type::yarn;
+  bool is_longrope = scaling.type == RopeScaling::Type::longrope;
+  if (!is_yarn && !is_longrope) return 1;
+  if (scaling.attention_factor) return *scaling.attention_factor;
+  double growth = std::log(factor_of(scaling));
+  if (growth <= 0) return 1;
+  if (is_longrope) return std::sqrt(1 + growth / std::log(*scaling.original_max_position_embeddings));
+  if (scaling.mscale == 0 || scaling.mscale_all_dim == 0) return 1 + 0.1 * growth;
+  return (1 + 0.1 * scaling.mscale * growth) / (1 + 0.1 * scaling.mscale_all_dim * growth);
 }
 
 }  // namespace
@@ -73,7 +124,7 @@ std::vector<double> make_rope_table(const CaseSpec& spec, int64_t rows) {
       // that reads the wrong ones shows.
       shifts[static_cast<size_t>(column)] = is_second ? 0.25 : 0;
     }
-    frequencies[static_cast<size_t>(column)] = frequency_of(pair, rotary_dim, spec.table);
+    frequencies[static_cast<size_t>(column)] = frequency_of(pair, rotary_dim, rows, spec.table);
   }
   double magnitude = magnitude_of(spec.table.scaling);
   std::vector<double> values(static_cast<size_t>(rows * width), 0);

@@ -113,6 +113,8 @@ int run_command(const RunOptions& options, const std::vector<std::string>& comma
   if (options.json_path == "-" && options.junit_path == "-") {
     throw CommandError(kExitUsage, "--json and --junit cannot both be standard output");
   }
+  require_no_input(options.json_path, options.selection.files);
+  require_no_input(options.junit_path, options.selection.files);
   return Run(options, command_line).run();
 }
 
@@ -122,8 +124,10 @@ void add_run_command(CLI::App& app, const std::vector<std::string>& command_line
   auto options = std::make_shared<RunOptions>();
   add_selection(command, options->selection);
   add_json(command, options->json_path);
-  command.add_option("--junit", options->junit_path, "Write the results here as JUnit XML")->type_name("OUT");
-  command.add_option("--dump", options->dump_path, kDumpHelp)->type_name("DIR");
+  command.add_option("--junit", options->junit_path, "Write the results here as JUnit XML")
+      ->check(not_empty())
+      ->type_name("OUT");
+  command.add_option("--dump", options->dump_path, kDumpHelp)->check(not_empty())->type_name("DIR");
   command.add_flag("--fail-fast", options->fail_fast, "Stop after the first case that fails");
   command.callback([=, &chosen] { chosen = [=] { return run_command(*options, command_line); }; });
 }

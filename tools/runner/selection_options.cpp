@@ -4,15 +4,23 @@
 
 namespace kvrope::regress {
 
+CLI::Validator not_empty() {
+  return CLI::Validator(
+      [](const std::string& text) { return text.empty() ? std::string("must not be empty") : std::string(); },
+      "");
+}
+
 void add_cases(CLI::App& command, Selection& selection) {
   command.add_option("FILES", selection.files, "Case files (JSON)")->required();
   command
       .add_option("--filter", selection.filter,
                   "Only cases whose whole name matches this glob; * matches / too")
+      ->check(not_empty())
       ->type_name("GLOB");
   command
       .add_option("--tag", selection.tags,
                   "Only cases whose tags fulfil this: tags joined by and, or, not, ( ); a comma is or")
+      ->check(not_empty())
       ->type_name("EXPR");
 }
 
@@ -30,7 +38,9 @@ void add_selection(CLI::App& command, Selection& selection) {
 }
 
 void add_json(CLI::App& command, std::string& path) {
-  command.add_option("--json", path, "Write the results here; - is standard output")->type_name("OUT");
+  command.add_option("--json", path, "Write the results here; - is standard output")
+      ->check(not_empty())
+      ->type_name("OUT");
 }
 
 }  // namespace kvrope::regress

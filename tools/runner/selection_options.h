@@ -9,6 +9,9 @@
 
 namespace kvrope::regress {
 
+// For a path or a selector: an empty one, such as a variable that is not set, is a mistake.
+CLI::Validator not_empty();
+
 // FILES, --filter and --tag.
 void add_cases(CLI::App& command, Selection& selection);
 
