@@ -16,15 +16,13 @@ __device__ __forceinline__ CacheT* cache_row(const BasicPagedCache<Index>& cache
   return static_cast<CacheT*>(cache.data) + cache.layout.row_offset(at.block, at.offset, head);
 }
 
-// The scale of one head of a cache, read on the device. The fused path multiplies by the reciprocal;
+// The scale of one head of a cache, where there is one. The fused path multiplies by the reciprocal;
 // match_unfused divides, as a cache writer that runs alone does.
 class CacheScale {
  public:
-  __device__ __forceinline__ CacheScale() : is_given_(false), scale_(1.0f, false) {}
-
-  __device__ __forceinline__ CacheScale(const ScaleArray& scales, int head, bool divides)
-      : is_given_(scales.data != nullptr), scale_(1.0f, divides) {
-    if (is_given_) scale_ = Scale(scales.data[head * scales.head_stride], divides);
+  __device__ __forceinline__ CacheScale(bool is_given, float value, bool divides)
+      : is_given_(is_given), scale_(1.0f, divides) {
+    if (is_given) scale_ = Scale(value, divides);
   }
 
   __device__ __forceinline__ bool is_given() const { return is_given_; }
@@ -56,11 +54,28 @@ class CacheScale {
   Scale scale_;
 };
 
-// Plain calls scale fp8 caches alone.
+// The same as it stands in memory. Plain calls scale fp8 caches alone.
+template <typename T, typename CacheT, typename Params>
+class PendingScale {
+ public:
+  __device__ __forceinline__ PendingScale(const ScaleArray& scales, int head, bool is_wanted) {
+    if constexpr (kIsPlain<Params> && std::is_same_v<T, CacheT>) return;
+    is_given_ = is_wanted && scales.data != nullptr;
+    if (is_given_) value_ = scales.data[head * scales.head_stride];
+  }
+
+  __device__ __forceinline__ CacheScale scale(const Params& p) const {
+    return {is_given_, value_, matches_unfused(p)};
+  }
+
+ private:
+  bool is_given_ = false;
+  float value_ = 1.0f;
+};
+
 template <typename T, typename CacheT, typename Params>
 __device__ __forceinline__ CacheScale scale_of_head(const Params& p, const ScaleArray& scales, int head) {
-  if constexpr (kIsPlain<Params> && std::is_same_v<T, CacheT>) return {};
-  return {scales, head, matches_unfused(p)};
+  return PendingScale<T, CacheT, Params>(scales, head, true).scale(p);
 }
 
 // x holds the slice in T, values the same before it was rounded to T. Unscaled rows of the cache's own type

@@ -1,31 +1,30 @@
 // Rows that ask for one slot: the last of them gets it whole, as on the CPU, in calls of few rows
 // (kFewRows, launch_plan.cpp). Blocks of different rows store at the same time, so that a row has to know of
 // later ones before it stores. Half of the threads of each block of k and v serve its rows; the other half,
-// the watchers, look at the slots of later rows meanwhile. They have warps of their own. All meet at a
+// the watchers, look at the slots of later rows meanwhile. They have warps of their own. All meet at one
 // barrier.
 #pragma once
 
 #include "launch_plan.h"
 #include "row_indices.cuh"
-#include "thread_work.cuh"
 
 namespace kvrope {
 
-// Whether this thread, if it is a watcher, finds a later row that asks for the slot.
+// Whether this thread, if it is a watcher, finds a later row that asks for the slot of its block's row.
 template <typename Params, typename Index>
 __device__ __forceinline__ bool sees_later_row(const Params& p, const LaunchPlan& plan, Index token,
-                                               Index slot) {
+                                               const PendingIndex<Index>& slot) {
   const int row_of_watchers = static_cast<int>(threadIdx.z) - plan.kv_rows_at_once;
   if (row_of_watchers < 0) return false;
   const Index watcher = static_cast<Index>(row_of_watchers) * blockDim.y + threadIdx.y;
   const Index num_watchers = static_cast<Index>(plan.num_watchers());
-  bool is_asked_for = false;
+  bool sees_one = false;
 #pragma unroll 1
   for (Index row = token + 1 + watcher; row < p.slot_mapping.size; row += num_watchers) {
     const PendingIndex<Index> later = behind_window(p, PendingIndex<Index>(p.slot_mapping, row, true));
-    is_asked_for |= later.is_below(p.num_slots) & (later.value() == slot);
+    sees_one |= later.is_below(p.num_slots) & (later.value() == slot.value());
   }
-  return is_asked_for;
+  return sees_one;
 }
 
 // For a slot that a later row asks for: whether that row will be cached, or leaves it for want of a position.
@@ -39,12 +38,12 @@ __device__ __noinline__ bool goes_to_later_row(const BasicRopeCacheParams<Index>
   return false;
 }
 
-// Whether a later row gets the slot of this one. All threads of a block call this with one token.
+// Whether a later row gets the slot of this one. All threads of a block come here, with one token.
 template <typename Params, typename Index>
 __device__ __forceinline__ bool is_superseded(const Params& p, const LaunchPlan& plan, Index token,
-                                              const CheckedIndex<Index>& slot) {
+                                              const CheckedIndex<Index>& slot, bool sees_one) {
   if (!plan.keeps_last_of_slot) return false;
-  const bool is_asked_for = __syncthreads_or(sees_later_row(p, plan, token, slot.value));
+  const bool is_asked_for = __syncthreads_or(sees_one);
   return is_asked_for && slot.is_valid && goes_to_later_row<Index>(p, token, slot.value);
 }
 

@@ -89,7 +89,8 @@ __device__ __forceinline__ SliceDims dims_of_value_slice(const Params& p, int sl
 }
 
 // In each of these the elements of the first row and the scheduler's numbers are loaded first, before
-// anything waits for one of them. The next row is loaded as soon as its registers are free.
+// anything waits for one of them. The next row is loaded as soon as its registers are free. Threads without
+// work go as far as the vote on the slot where there is one (last_of_slot.cuh).
 
 template <typename T, int kVec, bool kIsNeox, typename Params, typename Index>
 __device__ __forceinline__ void query_rows(const Params& p, const RowWork<Index>& work) {
@@ -135,11 +136,14 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
   HeadSlice<T, kVec> x;
   if (has_work) x = load_slice<T, kVec>(from, p.k.dim_stride, dims);
   const PendingKvRow<Params> row(p, work.token);
+  const PendingScale<T, CacheT, Params> pending_scale(p.k_scale, work.head, has_work);
+  const bool sees_one = sees_later_row(p, plan, work.token, row.pending_slot());
 
   const CheckedIndex<Index> position = row.position(p);
   const SliceRotation<kIsNeox, kVec, Params> rotation(p, dims, position);
   const CheckedIndex<Index> slot = row.slot(p);
-  const bool is_cached = !is_superseded(p, plan, work.token, slot) && slot.is_valid;
+  CacheScale scale = pending_scale.scale(p);
+  const bool is_cached = !is_superseded(p, plan, work.token, slot, sees_one) && slot.is_valid;
   if (!has_work) return;
   if (!position.is_valid || !slot.is_valid) {
     const bool may_be_fault = !position.is_valid || !row.is_padding(p);
@@ -155,7 +159,6 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
   T* to = head_of<T>(p.k_out, work.token, work.head);
 #pragma unroll 1
   for (int head = work.head;;) {
-    const CacheScale scale = scale_of_head<T, CacheT>(p, p.k_scale, head);
     SliceValues<kVec> values = widen(x);
     if (dims.is_rotated) {
       rotation.rotate(values);
@@ -167,6 +170,7 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
       store_slice(cache, p.key_cache.layout, dims, to_cache_type<CacheT>(scale, x, values));
     }
     if ((head += work.step) >= work.end) return;
+    scale = scale_of_head<T, CacheT>(p, p.k_scale, head);
     from += product(static_cast<Index>(work.step), p.k.head_stride);
     to += product(static_cast<Index>(work.step), p.k_out.head_stride);
     cache += product(static_cast<Index>(work.step), p.key_cache.layout.head_stride);
@@ -185,16 +189,19 @@ __device__ __forceinline__ void value_rows(const Params& p, const LaunchPlan& pl
   HeadSlice<T, kVec> x;
   if (has_work) x = load_slice<T, kVec>(from, p.v.dim_stride, dims);
   const PendingKvRow<Params> row(p, work.token);
+  const PendingScale<T, CacheT, Params> pending_scale(p.v_scale, work.head, has_work);
+  const bool sees_one = sees_later_row(p, plan, work.token, row.pending_slot());
 
   const CheckedIndex<Index> slot = row.slot(p);
-  if (is_superseded(p, plan, work.token, slot) || !has_work) return;
+  CacheScale scale = pending_scale.scale(p);
+  if (is_superseded(p, plan, work.token, slot, sees_one) || !has_work) return;
   if (!slot.is_valid || !row.position(p).is_valid) return;
   CacheT* cache = cache_row<CacheT>(p.value_cache, p.block_size, slot.value, work.head);
 #pragma unroll 1
   for (int head = work.head;;) {
-    const CacheScale scale = scale_of_head<T, CacheT>(p, p.v_scale, head);
     store_slice(cache, p.value_cache.layout, dims, to_cache_type<CacheT>(scale, x, widen(x)));
     if ((head += work.step) >= work.end) return;
+    scale = scale_of_head<T, CacheT>(p, p.v_scale, head);
     from += product(static_cast<Index>(work.step), p.v.head_stride);
     cache += product(static_cast<Index>(work.step), p.value_cache.layout.head_stride);
     x = load_slice<T, kVec>(from, p.v.dim_stride, dims);
@@ -222,14 +229,16 @@ __device__ __forceinline__ void value_elements(const Params& p, const LaunchPlan
   T x[kElements];
   if (has_work) load(x);
   const PendingKvRow<Params> row(p, work.token);
+  const PendingScale<T, CacheT, Params> pending_scale(p.v_scale, work.head, has_work);
+  const bool sees_one = sees_later_row(p, plan, work.token, row.pending_slot());
 
   const CheckedIndex<Index> slot = row.slot(p);
-  if (is_superseded(p, plan, work.token, slot) || !has_work) return;
+  CacheScale scale = pending_scale.scale(p);
+  if (is_superseded(p, plan, work.token, slot, sees_one) || !has_work) return;
   if (!slot.is_valid || !row.position(p).is_valid) return;
   CacheT* cache = cache_row<CacheT>(p.value_cache, p.block_size, slot.value, work.head);
 #pragma unroll 1
   for (int head = work.head;;) {
-    const CacheScale scale = scale_of_head<T, CacheT>(p, p.v_scale, head);
 #pragma unroll
     for (int j = 0; j < kElements; ++j) {
       const int dim = work.slice + j * plan.threads_per_row;
@@ -239,6 +248,7 @@ __device__ __forceinline__ void value_elements(const Params& p, const LaunchPlan
       }
     }
     if ((head += work.step) >= work.end) return;
+    scale = scale_of_head<T, CacheT>(p, p.v_scale, head);
     from += product(static_cast<Index>(work.step), p.v.head_stride);
     cache += product(static_cast<Index>(work.step), p.value_cache.layout.head_stride);
     load(x);

@@ -59,7 +59,7 @@ class SliceRotation {
         position_(position.value),
         lo_(dims.lo - rotary_dim_offset(p)),
         hi_(dims.hi - rotary_dim_offset(p)) {
-    if (!position.is_valid || !dims.is_rotated || has_full_width_table(p)) return;
+    if (!dims.is_rotated || !position.is_valid || has_full_width_table(p)) return;
     const int sine_offset = static_cast<int>(static_cast<unsigned>(p.rotary_dim) / 2);
     if constexpr (kIsNeox) {
       load_angles<kVec>(p, position_, lo_, sine_offset, cos_, sin_);

@@ -105,6 +105,8 @@ class PendingKvRow {
     return {slot_.is_below(p.num_slots), slot_.value()};
   }
 
+  __device__ __forceinline__ const PendingIndex<Index>& pending_slot() const { return slot_; }
+
   // Of a row whose slot is not valid: whether that is no fault.
   __device__ __forceinline__ bool is_padding(const Params& p) const {
     if (asked_for_.value(p.slot_mapping.is_int64) < 0) return true;
