@@ -47,13 +47,16 @@ struct FusedArguments {
   // followed by reshape_and_cache.
   bool match_unfused = false;
 
-  // Not yet supported: any value but these raises ValueError. eps has no effect without the weights.
+  // (D,) of q's dtype or fp32: the heads of q, of k or of both are normed before their rotation, all dims of
+  // the rows below T: x / sqrt(mean(x^2) + eps) * weight, in fp32 without a rounding before the rotation.
+  std::optional<at::Tensor> q_weight, k_weight;
+  double eps = 1e-6;
+  bool weight_plus_one = false;  // multiplies by 1 + weight (Gemma)
+
+  // Not yet supported: any value but these raises ValueError.
   std::optional<at::Tensor> q_scale;
   std::optional<std::vector<int64_t>> mrope_section;
   bool mrope_interleaved = false;
-  std::optional<at::Tensor> q_weight, k_weight;
-  double eps = 1e-6;
-  bool weight_plus_one = false;
 };
 
 struct FusedOutputs {
@@ -80,13 +83,14 @@ struct RopeArguments {
   int64_t rotary_dim_offset = 0;
   std::optional<at::Tensor> q_out, k_out;  // as q, k; allocated when absent; q and k themselves are allowed
 
-  // Not yet supported: any value but these raises ValueError. eps has no effect without the weights.
-  std::optional<at::Tensor> q_scale;
-  std::optional<std::vector<int64_t>> mrope_section;
-  bool mrope_interleaved = false;
   std::optional<at::Tensor> q_weight, k_weight;
   double eps = 1e-6;
   bool weight_plus_one = false;
+
+  // Not yet supported: any value but these raises ValueError.
+  std::optional<at::Tensor> q_scale;
+  std::optional<std::vector<int64_t>> mrope_section;
+  bool mrope_interleaved = false;
 };
 
 struct RopeOutputs {

@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <cmath>
+
 #include "overlap.h"
 #include "tensor_matcher.h"
 #include "text.h"
@@ -34,6 +36,7 @@ class Checker {
     if (rotates_) {
       check_positions();
       check_rotation();
+      check_norm();
     }
     if (writes_cache_ && args_.apply_scale) {  // otherwise the scales are ignored, their form too
       check_scale("k_scale", args_.k_scale);
@@ -53,9 +56,6 @@ class Checker {
     require(!args_.q_scale, "q_scale", kText);
     require(!args_.mrope_section, "mrope_section", kText);
     require(!args_.mrope_interleaved, "mrope_interleaved", kText);
-    require(!args_.q_weight, "q_weight", kText);
-    require(!args_.k_weight, "k_weight", kText);
-    require(!args_.weight_plus_one, "weight_plus_one", kText);
   }
 
   // The tensor that is looked at first says the dtype, the head size and, without others, the rows of a call.
@@ -192,6 +192,26 @@ class Checker {
             width.value());
   }
 
+  void check_weight(const char* argument, const Tensor& weight) {
+    match_.shape(argument, weight, {&s_.D});
+    if (args_.q.scalar_type() == at::kFloat) {
+      match_.dtype(argument, weight, {at::kFloat});
+    } else {
+      match_.dtype(argument, weight, {args_.q.scalar_type(), at::kFloat});
+    }
+  }
+
+  void check_norm() {
+    if (args_.q_weight) check_weight("q_weight", *args_.q_weight);
+    require(has_k_ || !args_.k_weight, "k_weight", "expected none, since there is no k, got one");
+    if (args_.k_weight) check_weight("k_weight", *args_.k_weight);
+    const bool is_normed = args_.q_weight || args_.k_weight;
+    require(is_normed || !args_.weight_plus_one, "weight_plus_one",
+            "expected False, since there is neither q_weight nor k_weight, got True");
+    const bool fits = args_.eps >= 0 && std::isfinite(static_cast<float>(args_.eps));
+    require(!is_normed || fits, "eps", "expected a finite number of at least 0, got ", args_.eps);
+  }
+
   void check_scale(const char* argument, const std::optional<Tensor>& scale) {
     if (!scale) return;
     require(scale->defined(), argument, "expected shape (), (1,) or (KH=", s_.KH.value(),
@@ -271,6 +291,8 @@ void check_no_overlap(const FusedArguments& args, Operation operation) {
   if (args.apply_scale) add_if(read, "v_scale", args.v_scale);
   add_if(read, "offs", args.offs);
   add_if(read, "swa_slot_mapping", args.swa_slot_mapping);
+  add_if(read, "q_weight", args.q_weight);
+  add_if(read, "k_weight", args.k_weight);
 
   require_no_overlap(name_of(operation), written, read, {{"q_out", "q"}, {"k_out", "k"}});
 }

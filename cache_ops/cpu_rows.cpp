@@ -4,6 +4,7 @@
 
 #include "cache_layout.h"
 #include "quantize.cuh"
+#include "rms_norm.cuh"
 #include "rotate.cuh"
 #include "slots.cuh"
 
@@ -22,6 +23,11 @@ struct Head {
 // Cosine and sine of each rotated element of one token.
 struct Angles {
   float cos[kMaxHeadSize], sin[kMaxHeadSize];
+};
+
+// The factor of each element of a normed head.
+struct NormFactors {
+  float q[kMaxHeadSize], k[kMaxHeadSize];
 };
 
 template <typename T>
@@ -76,6 +82,36 @@ void load_angles(const RopeCacheParams& p, int64_t position, Angles& angles) {
   }
 }
 
+template <typename WeightT>
+void load_weights(const RopeCacheParams& p, const NormWeight& weight, float* factors) {
+  const WeightT* from = static_cast<const WeightT*>(weight.data);
+  for (int d = 0; d < p.head_size; ++d) {
+    factors[d] = norm_weight(to_float(from[d * weight.stride]), p.weight_plus_one);
+  }
+}
+
+template <typename T>
+void load_weights_of(const RopeCacheParams& p, const NormWeight& weight, float* factors) {
+  if (weight.data == nullptr) return;
+  weight.is_fp32 ? load_weights<float>(p, weight, factors) : load_weights<T>(p, weight, factors);
+}
+
+template <typename T>
+void norm_head(const RopeCacheParams& p, const float* factors, Head<T>& head) {
+  float sums[kMaxHeadSize / 2];
+  int count = p.head_size / 2;
+  for (int i = 0; i < count; ++i) sums[i] = sum_of_squares(head.values[i], head.values[i + count]);
+  for (; count > 1; count = (count + 1) / 2) {
+    if (count % 2 != 0) sums[count] = 0.0f;
+    for (int i = 0; 2 * i < count; ++i) sums[i] = sums[2 * i] + sums[2 * i + 1];
+  }
+  const float factor = norm_factor(sums[0], p.head_size, p.norm_eps);
+  for (int d = 0; d < p.head_size; ++d) {
+    head.values[d] = normed(head.values[d], factor, factors[d]);
+    head.stored[d] = from_float<T>(head.values[d]);
+  }
+}
+
 template <typename T>
 void rotate_head(const RopeCacheParams& p, const Angles& angles, Head<T>& head) {
   const RotaryStyle style = {p.is_neox, p.cos_sin.is_full_width};
@@ -113,7 +149,8 @@ void cache_head(const PagedCache& cache, const ScaleArray& scales, bool divide,
 }
 
 template <typename T, typename CacheT>
-void serve_token(const RopeCacheParams& p, int64_t token, int64_t slot, Head<T>& head, Angles& angles) {
+void serve_token(const RopeCacheParams& p, const NormFactors& factors, int64_t token, int64_t slot,
+                 Head<T>& head, Angles& angles) {
   const bool is_rotated = token < p.num_tokens;
   const int64_t position = is_rotated ? effective_position(p, token) : 0;
   const bool has_position = is_rotated && is_in_table(p, position);
@@ -124,6 +161,7 @@ void serve_token(const RopeCacheParams& p, int64_t token, int64_t slot, Head<T>&
     T* q_out = head_of<T>(p.q_out, token, h);
     if (has_position) {
       load_head(head_of<const T>(p.q, token, h), p.q.dim_stride, p.head_size, head);
+      if (p.q_weight.data != nullptr) norm_head(p, factors.q, head);
       rotate_head(p, angles, head);
       store_head(head.stored, p.q_out.dim_stride, p.head_size, q_out);
     } else {
@@ -142,6 +180,7 @@ void serve_token(const RopeCacheParams& p, int64_t token, int64_t slot, Head<T>&
       continue;
     }
     load_head(head_of<const T>(p.k, token, h), p.k.dim_stride, p.head_size, head);
+    if (is_rotated && p.k_weight.data != nullptr) norm_head(p, factors.k, head);
     if (is_rotated) rotate_head(p, angles, head);
     if (k_out != nullptr) store_head(head.stored, p.k_out.dim_stride, p.head_size, k_out);
     if (slot < 0) continue;
@@ -158,8 +197,11 @@ template <typename T, typename CacheT>
 void serve(const RopeCacheParams& p, int64_t first, int64_t last, const int64_t* slots) {
   Head<T> head;
   Angles angles;
+  NormFactors factors;
+  load_weights_of<T>(p, p.q_weight, factors.q);
+  load_weights_of<T>(p, p.k_weight, factors.k);
   for (int64_t token = first; token < last; ++token)
-    serve_token<T, CacheT>(p, token, slots[token], head, angles);
+    serve_token<T, CacheT>(p, factors, token, slots[token], head, angles);
 }
 
 template <typename T>

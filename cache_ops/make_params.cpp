@@ -33,6 +33,11 @@ ScaleArray scale_array(const std::optional<Tensor>& scale, bool apply_scale) {
   return {scale->const_data_ptr<float>(), scale->dim() == 0 ? 0 : stride_of(*scale, 0)};
 }
 
+NormWeight norm_weight(const std::optional<Tensor>& weight) {
+  if (!weight) return {nullptr, 0, false};
+  return {data_of(*weight), weight->stride(0), weight->scalar_type() == at::kFloat};
+}
+
 DType dtype_of(at::ScalarType type) {
   switch (type) {
     case at::kHalf:
@@ -106,6 +111,10 @@ void add_rotation(const FusedArguments& args, RopeCacheParams& p) {
                args.cos_sin.stride(1),
                dtype_of(args.cos_sin.scalar_type()),
                args.cos_sin.size(1) == 2 * p.rotary_dim};
+  p.q_weight = norm_weight(args.q_weight);
+  p.k_weight = norm_weight(args.k_weight);
+  p.norm_eps = static_cast<float>(args.eps);
+  p.weight_plus_one = args.weight_plus_one;
 }
 
 void add_caches(const FusedArguments& args, RopeCacheParams& p) {

@@ -39,6 +39,10 @@ BasicCosSinTable<uint32_t> narrow(const CosSinTable& table) {
           table.dtype, table.is_full_width};
 }
 
+BasicNormWeight<uint32_t> narrow(const NormWeight& weight) {
+  return {weight.data, narrow(weight.stride), weight.is_fp32};
+}
+
 BasicPagedCache<uint32_t> narrow(const PagedCache& cache) {
   const CacheLayout& layout = cache.layout;
   return {cache.data,
@@ -58,7 +62,8 @@ bool is_compact(const RopeCacheParams& p) {
   }
   return fits(p.num_tokens) && fits(p.num_kv_rows) && fits(p.num_slots) && fits(p.block_size.divisor) &&
          fits(p.cos_sin.num_rows) && fits(p.cos_sin.row_stride) && fits(p.cos_sin.column_stride) &&
-         fits(p.key_cache.layout) && fits(p.value_cache.layout);
+         fits(p.key_cache.layout) && fits(p.value_cache.layout) && fits(p.q_weight.stride) &&
+         fits(p.k_weight.stride);
 }
 
 CompactParams make_compact(const RopeCacheParams& p) {
@@ -96,10 +101,18 @@ CompactParams make_compact(const RopeCacheParams& p) {
   c.swa_slot_mapping = narrow(p.swa_slot_mapping);
   c.zeros_out = narrow(p.zeros_out);
   c.fault_record = p.fault_record;
+  c.q_weight = narrow(p.q_weight);
+  c.k_weight = narrow(p.k_weight);
+  c.norm_eps = p.norm_eps;
+  c.weight_plus_one = p.weight_plus_one;
   return c;
 }
 
-bool is_plain(const RopeCacheParams& p) {
+bool has_extensions(const RopeCacheParams& p) {
+  return p.q_weight.data != nullptr || p.k_weight.data != nullptr;
+}
+
+bool has_plain_form(const RopeCacheParams& p) {
   const bool is_rotated_whole = p.rotary_dim == p.head_size && p.v_head_size == p.head_size;
   const bool has_usual_table = p.cos_sin.dtype == DType::fp32 && !p.cos_sin.is_full_width;
   const bool has_usual_rows =

@@ -13,9 +13,12 @@ bool is_compact(const RopeCacheParams& params);
 
 CompactParams make_compact(const RopeCacheParams& params);
 
-// Whether a compact call asks for nothing beyond the usual (plain_call.cuh): every head rotated whole by an
-// fp32 table of half width, values of the same head size, a slot for every row, both outputs, scales for fp8
-// alone; no offsets, window, zeros_out or match_unfused.
-bool is_plain(const RopeCacheParams& params);
+// Whether a compact call has the sizes, rows and tables of most calls (plain_call.cuh): every head rotated
+// whole by an fp32 table of half width, values of the same head size, a slot for every row, both outputs,
+// scales for fp8 alone; no offsets, window, zeros_out or match_unfused.
+bool has_plain_form(const RopeCacheParams& params);
+
+// Whether a call asks for what newer models do to a head on its way. A plain call has the form and does not.
+bool has_extensions(const RopeCacheParams& params);
 
 }  // namespace kvrope

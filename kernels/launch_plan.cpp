@@ -43,6 +43,16 @@ bool fits(const CosSinTable& table, int width) {
   return table.column_stride == 1 && table.row_stride % elements == 0 && is_aligned(table.data, bytes);
 }
 
+bool fits(const NormWeight& weight, DType dtype, int width) {
+  if (weight.data == nullptr || width == 1) return true;
+  const int64_t bytes = std::min<int64_t>(16, width * size_of(weight.is_fp32 ? DType::fp32 : dtype));
+  return weight.stride == 1 && is_aligned(weight.data, bytes);
+}
+
+bool is_normed(const RopeCacheParams& p) {
+  return p.q_weight.data != nullptr || p.k_weight.data != nullptr;
+}
+
 bool fits(const RopeCacheParams& p, int width) {
   if (p.rotary_dim % (2 * width) != 0 || p.rotary_dim_offset % width != 0) return false;
   if (p.head_size % width != 0 || p.v_head_size % width != 0) return false;
@@ -50,6 +60,9 @@ bool fits(const RopeCacheParams& p, int width) {
     if (!fits(*rows, p.dtype, width)) return false;
   }
   if (!fits(p.cos_sin, width)) return false;
+  // A part of a norm's sum is a vector of each half of a head (rms_norm.cuh).
+  if (is_normed(p) && p.head_size % (2 * width) != 0) return false;
+  if (!fits(p.q_weight, p.dtype, width) || !fits(p.k_weight, p.dtype, width)) return false;
   if (!p.has_cache) return true;
   const CacheLayout& values = p.value_cache.layout;
   return fits(p.key_cache.layout, p.key_cache.data, p.cache_dtype, width) &&
@@ -79,15 +92,29 @@ int threads_per_block(int64_t num_rows, bool is_split) {
   return num_rows >= kManyRows && is_split ? kThreadsOfManySplit : kThreads;
 }
 
+int slices_of_row(const RopeCacheParams& p, int vector_width) {
+  return ceil_div(std::max(p.head_size, p.v_head_size), 2 * vector_width);
+}
+
+// Few rows get short vectors, unless a row that is normed would need more than a warp for them.
+int vector_width_for(const RopeCacheParams& p) {
+  const int widest = widest_vector(p);
+  if (p.num_kv_rows > kThinRows) return widest;
+  int width = std::min(widest, kThinBytesPerVector / size_of(p.dtype));
+  while (is_normed(p) && width < widest && slices_of_row(p, width) > kWarp) width *= 2;
+  return width;
+}
+
 void plan_rows(const RopeCacheParams& p, LaunchPlan& plan) {
   const bool is_split = p.has_cache && p.key_cache.layout.dim_split_log2 > 0;
   const bool is_many = p.num_kv_rows >= kManyRows;
-  plan.threads_per_row = ceil_div(std::max(p.head_size, p.v_head_size), 2 * plan.vector_width);
-  // A power of two, so that watchers have warps of their own.
-  if (plan.keeps_last_of_slot) plan.threads_per_row = power_of_two_from(plan.threads_per_row);
+  plan.threads_per_row = slices_of_row(p, plan.vector_width);
+  // A power of two, so that watchers have warps of their own, and for the sum of a norm (row_sum.cuh).
+  if (plan.keeps_last_of_slot || is_normed(p)) plan.threads_per_row = power_of_two_from(plan.threads_per_row);
   const int rows = std::max(plan.keeps_last_of_slot ? 2 : 1,
                             threads_per_block(p.num_kv_rows, is_split) / plan.threads_per_row);
-  const bool has_pairs = rows > 1 && p.num_kv_rows > kFewRows;
+  const bool fits_warp = !is_normed(p) || 2 * plan.threads_per_row <= kWarp;
+  const bool has_pairs = rows > 1 && p.num_kv_rows > kFewRows && fits_warp;
   plan.tokens_per_block = has_pairs && (is_split || (is_many && p.num_kv_heads < rows)) ? 2 : 1;
   plan.rows_at_once = std::min(rows / plan.tokens_per_block, kMaxRowsAtOnce);
   plan.kv_rows_at_once = plan.keeps_last_of_slot ? plan.rows_at_once / 2 : plan.rows_at_once;
@@ -120,14 +147,13 @@ int widest_vector(const RopeCacheParams& params) {
 
 LaunchPlan plan_launch(const RopeCacheParams& p) {
   LaunchPlan plan{};
-  plan.vector_width = widest_vector(p);
-  if (p.num_kv_rows <= kThinRows) {
-    plan.vector_width = std::min(plan.vector_width, kThinBytesPerVector / size_of(p.dtype));
-  }
-  plan.is_plain = plan.vector_width > 1 && is_plain(p);
+  plan.vector_width = vector_width_for(p);
   plan.use_pdl = true;
   plan.keeps_last_of_slot = p.has_cache && p.num_kv_rows <= kFewRows && p.slot_mapping.size > 1;
   plan_rows(p, plan);
+  const bool has_form = plan.vector_width > 1 && has_plain_form(p);
+  plan.is_plain = has_form && !has_extensions(p);
+  plan.is_extended = has_form && has_extensions(p) && plan.threads_per_row <= kWarp;
   plan.values_are_apart = p.has_cache && !p.value_cache.layout.has_contiguous_dims(2);
   plan.values_are_tiled = plan.values_are_apart && p.num_kv_rows > kFewRows;
   if (plan.values_are_tiled) plan_tiles(p, plan);

@@ -6,6 +6,7 @@
 namespace kvrope {
 
 constexpr int kMaxThreadsPerBlock = 512;
+constexpr int kWarp = 32;
 constexpr int kTileTokens = 16;  // as many as fill 16 bytes of fp8
 
 struct LaunchPlan {
@@ -17,7 +18,7 @@ struct LaunchPlan {
 
   // Blocks that serve rows (thread_work.cuh). grid.y: first those of q, then of k, then of v.
   int tokens_per_block;  // blockDim.x
-  int threads_per_row;   // blockDim.y: one for each slice of a row (slice_dims.cuh)
+  int threads_per_row;   // blockDim.y: one for each slice of a row (slice_dims.cuh); normed: a power of two
   int rows_at_once;      // blockDim.z: heads of a token that a block serves at the same time
   int q_blocks, rows_per_q_block;
   int kv_blocks, rows_per_kv_block;  // as many for k as for v
@@ -25,6 +26,7 @@ struct LaunchPlan {
 
   // Where values are apart and rows many, tiles serve v (value_tile.cuh).
   bool values_are_tiled;
+  bool is_extended;  // plain_call.cuh
   bool stores_runs;  // neighbouring slots of one head dimension may be stored as 16 bytes
   int tile_blocks;   // grid.y of the tiles
   int tile_pitch;    // elements of the cache between rows of a tile in shared memory

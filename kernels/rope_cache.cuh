@@ -2,9 +2,9 @@
 //
 //   token t has QH + 2 KH rows: its query heads, its key heads, its value heads
 //
-//   q row -> rotate -> q_out[t, h, :]                      (and zeros_out[t, h, :] = 0)
-//   k row -> rotate -> k_out[t, h, :] and key_cache at the token's slot
-//   v row -----------> value_cache at the token's slot
+//   q row -> (norm ->) rotate -> q_out[t, h, :]            (and zeros_out[t, h, :] = 0)
+//   k row -> (norm ->) rotate -> k_out[t, h, :] and key_cache at the token's slot
+//   v row ---------------------> value_cache at the token's slot
 //
 //   layout            one row of the cache                              stored as
 //   flash             D neighbouring elements                           vectors
@@ -15,7 +15,7 @@
 // A thread serves one slice of some rows: two vectors lo, hi of kVec elements (slice_dims.cuh), or as many
 // single elements where values lie apart and rows are few. Which thread serves which is thread_work.cuh's
 // business. One launch serves every dtype pair, layout, stride and size;
-// compiled in are the element types, the vector width, the style, and whether the call is plain
+// compiled in are the element types, the vector width, the style, and whether the call is plain, or extended
 // (plain_call.cuh). What few calls ask for is out of line.
 //
 // The position of a token is read, never derived from an index; arithmetic is fp32 and rounds once, at the
@@ -25,6 +25,7 @@
 
 #include "cache_row.cuh"
 #include "dependent_launch.cuh"
+#include "head_norm.cuh"
 #include "head_slice.cuh"
 #include "last_of_slot.cuh"
 #include "plain_call.cuh"
@@ -77,66 +78,80 @@ __device__ __noinline__ void fill_rows(const BasicHeadRows<Index>& rows, RowWork
 template <int kVec, typename Params>
 __device__ __forceinline__ SliceDims dims_of_slice(const Params& p, bool is_neox, bool is_rotated,
                                                    int slice) {
-  if constexpr (kIsPlain<Params>) return slice_of_whole_head<kVec>(p.head_size, true, slice);
+  if constexpr (kHasPlainForm<Params>) return slice_of_whole_head<kVec>(p.head_size, true, slice);
   const HeadShape shape = {p.head_size, is_rotated ? p.rotary_dim : 0, is_rotated ? p.rotary_dim_offset : 0};
   return slice_dims<kVec>(shape, is_neox, slice);
 }
 
 template <int kVec, typename Params>
 __device__ __forceinline__ SliceDims dims_of_value_slice(const Params& p, int slice) {
-  if constexpr (kIsPlain<Params>) return slice_of_whole_head<kVec>(p.v_head_size, false, slice);
+  if constexpr (kHasPlainForm<Params>) return slice_of_whole_head<kVec>(p.v_head_size, false, slice);
   return slice_dims<kVec>({p.v_head_size, 0, 0}, true, slice);
 }
 
 // In each of these the elements of the first row and the scheduler's numbers are loaded first, before
 // anything waits for one of them. The next row is loaded as soon as its registers are free. Threads without
-// work go as far as the vote on the slot where there is one (last_of_slot.cuh).
+// work go as far as the vote on the slot where there is one (last_of_slot.cuh), and those that have no slice
+// of a row take part in its norm.
 
-template <typename T, int kVec, bool kIsNeox, typename Params, typename Index>
-__device__ __forceinline__ void query_rows(const Params& p, const RowWork<Index>& work) {
-  const SliceDims dims = dims_of_slice<kVec>(p, kIsNeox, true, work.slice);
-  if (work.token >= p.num_tokens || work.head >= work.end || !dims.has_lo) return;
+template <typename T, int kVec, bool kIsNeox, bool kIsExtended, typename Params, typename Index>
+__device__ __forceinline__ void query_rows(const Params& p, const LaunchPlan& plan,
+                                           const RowWork<Index>& work) {
+  SliceDims dims = dims_of_slice<kVec>(p, kIsNeox, true, work.slice);
+  const bool has_slice = !kIsExtended || dims.has_lo;
+  const bool takes_part = kIsExtended && p.q_weight.data != nullptr;
+  if (work.token >= p.num_tokens || work.head >= work.end || !(dims.has_lo || takes_part)) return;
+  dims.is_rotated = dims.is_rotated && has_slice;
   const T* from = head_of<const T>(p.q, work.token, work.head);
   wait_for_earlier_kernels();
-  HeadSlice<T, kVec> x = load_slice<T, kVec>(from, p.q.dim_stride, dims);
+  HeadSlice<T, kVec> x;
+  if (has_slice) x = load_slice<T, kVec>(from, p.q.dim_stride, dims);
   const PendingPosition<Params> pending(p, work.token, true);
+  const HeadNorm<T, kVec, kIsNeox, kIsExtended, Params> norm(p, plan, p.q_weight, dims, work.slice, true);
 
   const CheckedIndex<Index> position = pending.checked(p);
-  if (has_zeros_out(p)) fill_rows<T, kVec>(p.zeros_out, work, dims, 0.0f);
+  if (has_zeros_out(p) && has_slice) fill_rows<T, kVec>(p.zeros_out, work, dims, 0.0f);
   if (!position.is_valid) {
     if (!has_keys(p) && work.slice == 0 && work.head == 0) record_fault_of_row<Index>(p, work.token, false);
-    return fill_rows<T, kVec>(p.q_out, work, dims, out_of_table_value<Index>(p, work.token));
+    if (has_slice) fill_rows<T, kVec>(p.q_out, work, dims, out_of_table_value<Index>(p, work.token));
+    return;
   }
   const SliceRotation<kIsNeox, kVec, Params> rotation(p, dims, position);
   T* to = head_of<T>(p.q_out, work.token, work.head);
 #pragma unroll 1
   for (int head = work.head;;) {
-    if (dims.is_rotated) {
+    if (dims.is_rotated || norm.is_given()) {
       SliceValues<kVec> values = widen(x);
-      rotation.rotate(values);
+      if (norm.is_given()) norm.norm(from, p.q.dim_stride, values);
+      if (dims.is_rotated) rotation.rotate(values);
       x = narrow<T>(values);
     }
-    store_slice(to, p.q_out.dim_stride, dims, x);
+    if (has_slice) store_slice(to, p.q_out.dim_stride, dims, x);
     if ((head += work.step) >= work.end) return;
     from += product(static_cast<Index>(work.step), p.q.head_stride);
     to += product(static_cast<Index>(work.step), p.q_out.head_stride);
-    x = load_slice<T, kVec>(from, p.q.dim_stride, dims);
+    if (has_slice) x = load_slice<T, kVec>(from, p.q.dim_stride, dims);
   }
 }
 
-template <typename T, typename CacheT, int kVec, bool kIsNeox, typename Params, typename Index>
+template <typename T, typename CacheT, int kVec, bool kIsNeox, bool kIsExtended, typename Params,
+          typename Index>
 __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan,
                                          const RowWork<Index>& work) {
   SliceDims dims = dims_of_slice<kVec>(p, kIsNeox, is_token(p, work.token), work.slice);
-  const bool has_work = work.head < work.end && dims.has_lo;
+  const bool is_normed = kIsExtended && p.k_weight.data != nullptr && is_token(p, work.token);
+  const bool has_work = work.head < work.end && (dims.has_lo || is_normed);
   if (work.token >= p.num_kv_rows || !(has_work || plan.keeps_last_of_slot)) return;
-  dims.is_rotated = dims.is_rotated && has_work;
+  const bool has_slice = !kIsExtended || dims.has_lo;
+  dims.is_rotated = dims.is_rotated && has_work && has_slice;
   const T* from = head_of<const T>(p.k, work.token, work.head);
   wait_for_earlier_kernels();
   HeadSlice<T, kVec> x;
-  if (has_work) x = load_slice<T, kVec>(from, p.k.dim_stride, dims);
+  if (has_work && has_slice) x = load_slice<T, kVec>(from, p.k.dim_stride, dims);
   const PendingKvRow<Params> row(p, work.token);
   const PendingScale<T, CacheT, Params> pending_scale(p.k_scale, work.head, has_work);
+  const HeadNorm<T, kVec, kIsNeox, kIsExtended, Params> norm(p, plan, p.k_weight, dims, work.slice,
+                                                             is_normed && has_work);
   const bool sees_one = sees_later_row(p, plan, work.token, row.pending_slot());
 
   const CheckedIndex<Index> position = row.position(p);
@@ -151,7 +166,8 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
       record_fault_of_row<Index>(p, work.token, position.is_valid);
     }
     if (!position.is_valid) {
-      if (has_k_out(p)) fill_rows<T, kVec>(p.k_out, work, dims, out_of_table_value<Index>(p, work.token));
+      if (has_k_out(p) && has_slice)
+        fill_rows<T, kVec>(p.k_out, work, dims, out_of_table_value<Index>(p, work.token));
       return;
     }
   }
@@ -160,12 +176,11 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
 #pragma unroll 1
   for (int head = work.head;;) {
     SliceValues<kVec> values = widen(x);
-    if (dims.is_rotated) {
-      rotation.rotate(values);
-      x = narrow<T>(values);
-    }
-    if (has_k_out(p)) store_slice(to, p.k_out.dim_stride, dims, x);
-    if (is_cached) {
+    if (norm.is_given()) norm.norm(from, p.k.dim_stride, values);
+    if (dims.is_rotated) rotation.rotate(values);
+    if (dims.is_rotated || norm.is_given()) x = narrow<T>(values);
+    if (has_k_out(p) && has_slice) store_slice(to, p.k_out.dim_stride, dims, x);
+    if (is_cached && has_slice) {
       if (matches_unfused(p)) values = widen(x);
       store_slice(cache, p.key_cache.layout, dims, to_cache_type<CacheT>(scale, x, values));
     }
@@ -174,7 +189,7 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
     from += product(static_cast<Index>(work.step), p.k.head_stride);
     to += product(static_cast<Index>(work.step), p.k_out.head_stride);
     cache += product(static_cast<Index>(work.step), p.key_cache.layout.head_stride);
-    x = load_slice<T, kVec>(from, p.k.dim_stride, dims);
+    if (has_slice) x = load_slice<T, kVec>(from, p.k.dim_stride, dims);
   }
 }
 
@@ -255,8 +270,8 @@ __device__ __forceinline__ void value_elements(const Params& p, const LaunchPlan
   }
 }
 
-// Params is PlainParams for plain calls, CompactParams for calls that fit them, else RopeCacheParams, which
-// come with single elements alone.
+// Params is PlainParams for plain calls, ExtendedParams for extended ones, CompactParams for others that fit
+// them, else RopeCacheParams, which come with single elements alone.
 template <typename Params, typename T, typename CacheT, int kVec, bool kIsNeox>
 __global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)
     rope_cache_kernel(const __grid_constant__ Params p, const __grid_constant__ LaunchPlan plan) {
@@ -264,15 +279,23 @@ __global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)
   let_next_kernel_start();
   int block = static_cast<int>(blockIdx.y);
   if (block < plan.q_blocks) {
-    query_rows<T, kVec, kIsNeox>(
-        p, rows_of_thread<Index>(plan, block, plan.rows_per_q_block, plan.rows_at_once, p.num_q_heads));
+    with_or_without_extensions<Params>(extends_queries(p), [&](auto is_extended) {
+      query_rows<T, kVec, kIsNeox, is_extended()>(
+          p, plan,
+          rows_of_thread<Index>(plan, block, plan.rows_per_q_block, plan.rows_at_once, p.num_q_heads));
+    });
     return;
   }
   block -= plan.q_blocks;
   const auto rows_of_kv = [&] {
     return rows_of_thread<Index>(plan, block, plan.rows_per_kv_block, plan.kv_rows_at_once, p.num_kv_heads);
   };
-  if (block < plan.kv_blocks) return key_rows<T, CacheT, kVec, kIsNeox>(p, plan, rows_of_kv());
+  if (block < plan.kv_blocks) {
+    with_or_without_extensions<Params>(extends_keys(p), [&](auto is_extended) {
+      key_rows<T, CacheT, kVec, kIsNeox, is_extended()>(p, plan, rows_of_kv());
+    });
+    return;
+  }
   block -= plan.kv_blocks;
   if (plan.values_are_tiled) {
     value_tile<T, CacheT, kVec>(p, plan, block);

@@ -41,6 +41,13 @@ struct BasicCosSinTable {  // (num_rows, R or 2R): cosines, then sines
   bool is_full_width;  // 2R columns
 };
 
+template <typename Index>
+struct BasicNormWeight {  // (D,); null: heads are not normed
+  const void* data;
+  Index stride;
+  bool is_fp32;  // else as q
+};
+
 struct ScaleArray {  // fp32: one per head, or one for all with head_stride 0
   const float* data;
   int64_t head_stride;
@@ -77,16 +84,21 @@ struct BasicRopeCacheParams {
   BasicPagedCache<Index> value_cache;  // its layout does not split the head dimension
   BasicHeadRows<Index> k, k_out;       // (Tk, KH, D)
   BasicPagedCache<Index> key_cache;
-  ScaleArray k_scale, v_scale;              // () or (KH,)
-  BasicIndexArray<Index> offs;              // (T,)
-  BasicIndexArray<Index> swa_slot_mapping;  // (N,)
-  BasicHeadRows<Index> zeros_out;           // (T, QH, D)
-  FaultRecord* fault_record;                // device memory; may be null: faults are then not recorded
+  ScaleArray k_scale, v_scale;                // () or (KH,)
+  BasicIndexArray<Index> offs;                // (T,)
+  BasicIndexArray<Index> swa_slot_mapping;    // (N,)
+  BasicHeadRows<Index> zeros_out;             // (T, QH, D)
+  FaultRecord* fault_record;                  // device memory; may be null: faults are then not recorded
+  BasicNormWeight<Index> q_weight, k_weight;  // (D,): RMSNorm of each head before its rotation (rms_norm.cuh)
+  float norm_eps;
+  bool weight_plus_one;  // heads are multiplied by 1 + weight
+  char unused[24];       // 64 bytes with the weights: what follows stands where it did in its cache line
 };
 
 using HeadRows = BasicHeadRows<int64_t>;
 using IndexArray = BasicIndexArray<int64_t>;
 using CosSinTable = BasicCosSinTable<int64_t>;
+using NormWeight = BasicNormWeight<int64_t>;
 using PagedCache = BasicPagedCache<int64_t>;
 using RopeCacheParams = BasicRopeCacheParams<int64_t>;
 using CompactParams = BasicRopeCacheParams<uint32_t>;

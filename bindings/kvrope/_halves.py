@@ -43,8 +43,11 @@ def rope(
         offs: (T,), int32 or int64, added to pos.
         rotary_dim: R, even; D when None. The dims rotary_dim_offset .. +R are rotated, the others pass through.
         q_out, k_out: as q and k; allocated when None; q and k themselves are allowed (in place).
-        q_scale, mrope_section, mrope_interleaved, q_weight, k_weight, weight_plus_one: not yet supported;
-            anything but the defaults raises ValueError. eps has no effect without the weights.
+        q_weight, k_weight: (D,), dtype of q or float32: RMSNorm of each head of q, of k or of both before the
+            rotation, over all D dims of the rows below T: x / sqrt(mean(x^2) + eps) * weight, in float32.
+        eps: see q_weight; at least 0.
+        weight_plus_one: True multiplies by 1 + weight (Gemma); only with a weight.
+        q_scale, mrope_section, mrope_interleaved: not yet supported; anything but the defaults raises ValueError.
 
     Returns:
         (q_out, k_out), shaped as q and k; k_out is None without k.

@@ -72,8 +72,11 @@ def fused_qk_rope_reshape_and_cache(
         kv_cache_dtype: "auto", or for uint8 caches "fp8" = "fp8_e4m3", "fp8_e5m2".
         match_unfused: round k to its dtype before the cache and store cast(x / scale): every bit is then that of
             ``rope`` followed by ``reshape_and_cache``.
-        q_scale, mrope_section, mrope_interleaved, q_weight, k_weight, weight_plus_one: not yet supported;
-            anything but the defaults raises ValueError. eps has no effect without the weights.
+        q_weight, k_weight: (D,), dtype of q or float32: RMSNorm of each head of q, of k or of both before the
+            rotation, over all D dims of the rows below T: x / sqrt(mean(x^2) + eps) * weight, in float32.
+        eps: see q_weight; at least 0.
+        weight_plus_one: True multiplies by 1 + weight (Gemma); only with a weight.
+        q_scale, mrope_section, mrope_interleaved: not yet supported; anything but the defaults raises ValueError.
 
     Returns:
         (q_out as (T, QH * D), k_out, key_cache, value_cache), and zeros_out if it was given or asked for.

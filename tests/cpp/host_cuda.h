@@ -1,10 +1,8 @@
-// What device code needs to compile and run on the host, one thread after the other: the built-in variables
-// as plain ones, barriers. Include before a header from kernels/.
+// What device code needs to compile and run on the host: the built-in variables as plain ones, barriers and
+// exchanges between lanes (host_block.h). Include before a header from kernels/.
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <vector>
 
 #if __has_include(<vector_types.h>)
 #include <vector_types.h>
@@ -21,6 +19,8 @@ struct Index3 {
   unsigned x, y, z;
 };
 inline thread_local Index3 gridDim, blockDim, blockIdx, threadIdx;
+
+#include "host_block.h"
 
 #ifndef __device__
 #define __device__
@@ -43,61 +43,14 @@ inline thread_local Index3 gridDim, blockDim, blockIdx, threadIdx;
 #define __forceinline__ inline
 #endif
 
-// Barriers. A thread that comes to one for the first time is left there, and is run again from its start when
-// all others have come or returned: what stands before a barrier must give the same when it is done twice.
-class HostBlock {
- public:
-  void run(const std::function<void()>& kernel) {
-    std::vector<bool> has_returned(blockDim.x * blockDim.y * blockDim.z, false);
-    bool all_returned = false;
-    votes_.clear();
-    for (num_open_ = 0; !all_returned; ++num_open_) {
-      all_returned = true;
-      size_t thread = 0;
-      for (threadIdx.z = 0; threadIdx.z < blockDim.z; ++threadIdx.z) {
-        for (threadIdx.y = 0; threadIdx.y < blockDim.y; ++threadIdx.y) {
-          for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x, ++thread) {
-            if (!has_returned[thread]) has_returned[thread] = returns(kernel);
-            all_returned = all_returned && has_returned[thread];
-          }
-        }
-      }
-    }
-  }
-
-  // Whether any thread that came to the barrier did so with a vote.
-  bool wait(bool vote) {
-    const size_t barrier = static_cast<size_t>(num_passed_++);
-    if (votes_.size() <= barrier) votes_.push_back(false);
-    if (vote) votes_[barrier] = true;
-    if (num_passed_ > num_open_) throw IsWaiting();
-    return votes_[barrier];
-  }
-
- private:
-  struct IsWaiting {};
-
-  bool returns(const std::function<void()>& kernel) {
-    num_passed_ = 0;
-    try {
-      kernel();
-      return true;
-    } catch (const IsWaiting&) {
-      return false;
-    }
-  }
-
-  int num_open_ = 0;    // barriers that all threads have come to
-  int num_passed_ = 0;  // of the thread that runs
-  std::vector<bool> votes_;
-};
-inline thread_local HostBlock host_block;
-
 inline void __syncthreads() {
-  host_block.wait(false);
+  host_block.wait_for_block(false);
 }
 inline int __syncthreads_or(int vote) {
-  return host_block.wait(vote != 0);
+  return host_block.wait_for_block(vote != 0);
+}
+inline float __shfl_xor_sync(unsigned lanes, float value, int distance) {
+  return host_block.exchange(lanes, value, distance);
 }
 inline void* dynamic_shared_memory() {
   alignas(16) static thread_local char memory[48 * 1024];

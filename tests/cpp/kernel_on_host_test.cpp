@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
 #include <random>
 #include <sstream>
 
@@ -38,6 +39,7 @@ template <typename T, typename CacheT, int kVec, bool kIsNeox>
 void run_instance(const RopeCacheParams& p, const LaunchPlan& plan) {
   if constexpr (kVec == 1) return run_blocks<T, CacheT, kVec, kIsNeox>(p, plan, p);
   if (plan.is_plain) return run_blocks<T, CacheT, kVec, kIsNeox>(PlainParams{make_compact(p)}, plan, p);
+  if (plan.is_extended) return run_blocks<T, CacheT, kVec, kIsNeox>(ExtendedParams{make_compact(p)}, plan, p);
   run_blocks<T, CacheT, kVec, kIsNeox>(make_compact(p), plan, p);
 }
 
@@ -77,12 +79,21 @@ struct Shape {
   bool is_fp8;
   CacheKind kind;
   bool is_neox, is_full_width;
-  bool is_plain;  // asks for nothing beyond the usual
+  bool is_plain;  // asks for nothing beyond the usual, but for norms
   bool has_runs;  // slots follow each other
   bool in_place;
   bool match_unfused;
   int64_t x;
+  bool norms_q, norms_k, has_fp32_weights, has_strided_weights, weight_plus_one;
 };
+
+std::optional<at::Tensor> make_weight(const Shape& s, bool is_given) {
+  if (!is_given) return std::nullopt;
+  const int64_t stride = s.has_strided_weights ? 3 : 1;
+  return at::randn({s.head_size * stride})
+      .to(s.has_fp32_weights ? at::kFloat : s.dtype)
+      .slice(0, 0, c10::nullopt, stride);
+}
 
 // Slots in random order or in runs that break off, padding, a window table, offsets, two rows with one slot;
 // strided q. Plain calls have none of the window, offsets and zeros_out.
@@ -128,6 +139,10 @@ FusedArguments make_call(const Shape& s) {
   args.rotary_dim = s.rotary_dim;
   args.rotary_dim_offset = s.offset;
   args.match_unfused = s.match_unfused;
+  args.q_weight = make_weight(s, s.norms_q);
+  args.k_weight = make_weight(s, s.norms_k);
+  args.eps = 1e-5;
+  args.weight_plus_one = s.weight_plus_one && (s.norms_q || s.norms_k);
   return args;
 }
 
@@ -154,10 +169,21 @@ FaultRecord run_with_record(const FusedArguments& args, Operation operation = Op
   return record;
 }
 
-void expect_same_as_cpu_kernel(const Shape& shape, int& num_plain) {
+// How many calls each of the kernels served that are compiled for some calls alone.
+struct Served {
+  int plain = 0, extended = 0, normed_by_warps = 0;
+
+  void count(const LaunchPlan& plan, bool is_normed) {
+    plain += plan.is_plain;
+    extended += plan.is_extended;
+    normed_by_warps += is_normed && plan.threads_per_row > kWarp;
+  }
+};
+
+void expect_same_as_cpu_kernel(const Shape& shape, Served& served) {
   const FusedArguments args = make_call(shape);
   const FusedArguments cpu = with_own_outputs(args, shape), host = with_own_outputs(args, shape);
-  num_plain += plan_launch(make_params(host)).is_plain;
+  served.count(plan_launch(make_params(host)), shape.norms_q || shape.norms_k);
   run_on_cpu("test", make_params(cpu));
   EXPECT_EQ(run_with_record(host).is_claimed, 0) << "padding is no fault";
   EXPECT_TRUE(is_same_bits(*cpu.q_out, *host.q_out)) << "q_out";
@@ -198,6 +224,11 @@ Shape random_shape(Random& random, std::vector<int64_t> token_counts) {
   s.is_neox = one_of({0, 1}) != 0;
   s.is_full_width = !s.is_plain && one_of({0, 1}) != 0;
   s.match_unfused = !s.is_plain && one_of({0, 0, 1}) != 0;
+  s.norms_q = one_of({0, 0, 1}) != 0;
+  s.norms_k = one_of({0, 0, 1}) != 0;
+  s.has_fp32_weights = one_of({0, 1}) != 0;
+  s.has_strided_weights = one_of({0, 0, 0, 1}) != 0;
+  s.weight_plus_one = one_of({0, 1}) != 0;
   return s;
 }
 
@@ -207,21 +238,25 @@ std::string name_of(const Shape& s) {
                                << s.rotary_dim << " at " << s.offset << ", layout "
                                << static_cast<int>(s.kind) << ", fp8 " << s.is_fp8 << ", neox " << s.is_neox
                                << ", plain " << s.is_plain << ", runs " << s.has_runs << ", unfused "
-                               << s.match_unfused)
+                               << s.match_unfused << ", norm " << s.norms_q << s.norms_k << ", weights fp32 "
+                               << s.has_fp32_weights << " strided " << s.has_strided_weights << " plus one "
+                               << s.weight_plus_one)
       .str();
 }
 
 TEST(KernelOnHost, GivesTheBitsOfTheCpuKernel) {
   at::manual_seed(5);
   Random random(5);
-  int num_plain = 0;
+  Served served;
   for (int i = 0; i < 300; ++i) {
     const Shape s = random_shape(random, {1, 2, 9, 40, 129, 256, 257, 300, i % 20 == 0 ? 2049 : 5});
     SCOPED_TRACE(testing::Message() << "case " << i << ": " << name_of(s));
-    expect_same_as_cpu_kernel(s, num_plain);
+    expect_same_as_cpu_kernel(s, served);
     if (HasFailure()) return;
   }
-  EXPECT_GT(num_plain, 60);
+  EXPECT_GT(served.plain, 40);
+  EXPECT_GT(served.extended, 30);
+  EXPECT_GT(served.normed_by_warps, 5);
 }
 
 void expect_same_on_cpu_and_host(const FusedArguments& cpu, const FusedArguments& host, Operation operation) {
@@ -285,8 +320,11 @@ TEST(KernelOnHost, MoreHeadsThanBlocks) {
   s.is_fp8 = true;
   s.kind = CacheKind::split;
   s.is_neox = s.is_plain = true;
-  int num_plain = 0;
-  expect_same_as_cpu_kernel(s, num_plain);
+  Served served;
+  expect_same_as_cpu_kernel(s, served);
+  s.norms_q = s.norms_k = true;
+  expect_same_as_cpu_kernel(s, served);
+  EXPECT_EQ(served.normed_by_warps, 1);
 }
 
 TEST(KernelOnHost, RecordsFaults) {

@@ -195,6 +195,13 @@ std::optional<at::Tensor> CallBuffers::scale(const std::string& name, const std:
   return tensor(view);
 }
 
+at::Tensor CallBuffers::weight(const std::string& name, const std::vector<float>& values) {
+  View view =
+      add(name, spec_.weight_format(), place_tensor(spec_, name, place_weight(spec_)), Before::holds_values);
+  write(view, values);
+  return tensor(view);
+}
+
 void CallBuffers::add_options(const CallData& data) {
   arguments_.k_scale = scale("k_scale", spec_.k_scale, data.k_scale);
   arguments_.v_scale = scale("v_scale", spec_.v_scale, data.v_scale);
@@ -210,9 +217,8 @@ void CallBuffers::add_options(const CallData& data) {
     arguments_.mrope_interleaved = spec_.mrope->interleaved;
   }
   if (spec_.norm) {
-    at::Tensor weight = at::ones({spec_.head_dim}, arguments_.q.options());
-    if (spec_.norm->q) arguments_.q_weight = weight;
-    if (spec_.norm->k) arguments_.k_weight = weight;
+    if (spec_.norm->q) arguments_.q_weight = weight("q_weight", data.q_weight);
+    if (spec_.norm->k) arguments_.k_weight = weight("k_weight", data.k_weight);
     arguments_.eps = spec_.norm->eps;
     arguments_.weight_plus_one = spec_.norm->plus_one;
   }

@@ -58,6 +58,7 @@ class CallBuffers {
                       int64_t around);
   std::optional<at::Tensor> scale(const std::string& name, const std::optional<Scale>& spec,
                                   const std::optional<std::vector<float>>& values);
+  at::Tensor weight(const std::string& name, const std::vector<float>& values);
   void write(const View& view, const std::vector<float>& values);
   void add_inputs(const CallData& data);
   void add_indices(const RowPlan& plan);

@@ -110,6 +110,15 @@ void put_nan_in_padding(const CaseSpec& spec, CallData& data) {
   }
 }
 
+// About 1, plus_one or not.
+std::vector<float> make_weight(const CaseSpec& spec, const char* name) {
+  Random random(spec.seed, name);
+  std::vector<float> values(static_cast<size_t>(spec.head_dim));
+  double mean = spec.norm->plus_one ? 0 : 1;
+  for (float& value : values) value = rounded(spec.weight_format(), mean + 0.25 * random.normal());
+  return values;
+}
+
 std::optional<std::vector<float>> scale_values(const std::optional<Scale>& scale) {
   if (!scale) return std::nullopt;
   if (const double* number = std::get_if<double>(&*scale))
@@ -130,6 +139,8 @@ CallData make_call_data(const CaseSpec& spec) {
   for (double value : make_rope_table(spec, data.plan.table_rows)) {
     data.cos_sin.push_back(rounded(spec.table_dtype, value));
   }
+  if (spec.norms_q()) data.q_weight = make_weight(spec, "q_weight");
+  if (spec.norms_k()) data.k_weight = make_weight(spec, "k_weight");
   data.k_scale = scale_values(spec.k_scale);
   data.v_scale = scale_values(spec.v_scale);
   data.q_scale = scale_values(spec.q_scale);

@@ -15,6 +15,7 @@ struct CallData {
   std::vector<float> q;                                         // (T, QH, D)
   std::vector<float> k, v;                                      // (Tk, KH, D), (Tk, KH, Dv)
   std::vector<float> cos_sin;                                   // (P, W)
+  std::vector<float> q_weight, k_weight;                        // (D,), or none
   std::optional<std::vector<float>> k_scale, v_scale, q_scale;  // one, or one a head
 };
 

@@ -109,6 +109,7 @@ struct NormSpec {
   bool q = true, k = true;
   double eps = 1e-6;
   bool plus_one = false;
+  bool has_fp32_weights = false;  // else of the case's dtype
 };
 
 struct MropeSpec {
@@ -196,6 +197,11 @@ struct CaseSpec {
     return kv_cache_dtype == CacheDType::fp8_e4m3_in_uint8 || kv_cache_dtype == CacheDType::fp8_e5m2_in_uint8;
   }
   int64_t split() const { return x.value_or(16 / bytes_of(cache_format())); }
+  bool norms_q() const { return norm && norm->q; }
+  bool norms_k() const { return norm && norm->k; }
+  NumberFormat weight_format() const {
+    return norm && norm->has_fp32_weights ? NumberFormat::fp32 : dtype;
+  }
   bool is_flash() const { return layout != Layout::x_split && layout != Layout::x_split_shuffle; }
 };
 

@@ -268,12 +268,14 @@ void apply_model_options(CaseSpec& spec, const ObjectReader& reader) {
     apply_scale(spec.v_scale, "v", *scales);
     apply_scale(spec.q_scale, "q", *scales);
   }
-  if (auto norm = reader.object("norm", {"q", "k", "eps", "plus_one"})) {
+  if (auto norm = reader.object("norm", {"q", "k", "eps", "plus_one", "weight_dtype"})) {
     if (!spec.norm) spec.norm.emplace();
     norm->boolean("q", spec.norm->q);
     norm->boolean("k", spec.norm->k);
     norm->number("eps", 0, spec.norm->eps);
     norm->boolean("plus_one", spec.norm->plus_one);
+    norm->choice("weight_dtype", std::vector<std::pair<std::string, bool>>{{"auto", false}, {"fp32", true}},
+                 spec.norm->has_fp32_weights);
   }
   if (auto mrope = reader.object("mrope", {"section", "interleaved"})) {
     if (!spec.mrope) spec.mrope.emplace();

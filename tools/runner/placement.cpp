@@ -113,6 +113,14 @@ Placement place_table(const CaseSpec& spec, int64_t rows) {
   return {0, {rows, width}, {width, 1}, rows * width};
 }
 
+Placement place_weight(const CaseSpec& spec) {
+  using Strides = InputsSpec::Strides;
+  int64_t size = spec.head_dim;
+  if (spec.inputs.strides == Strides::odd_offset) return {1, {size}, {1}, 1 + size};
+  if (spec.inputs.strides == Strides::transposed) return {0, {size}, {2}, 2 * size};
+  return {0, {size}, {1}, size};
+}
+
 CachePlacement::CachePlacement(const CaseSpec& spec, int64_t num_blocks)
     : layout_(spec.layout),
       num_blocks_(num_blocks),

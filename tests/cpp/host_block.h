@@ -1,0 +1,151 @@
+// The threads of a block, one after the other. One that must wait for others (a barrier, an exchange between
+// lanes of its warp) is left where it is, on a stack of its own, until all of them have come. For
+// host_cuda.h, which has the built-in variables.
+#pragma once
+
+#include <ucontext.h>
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+class HostBlock {
+ public:
+  void run(const std::function<void()>& kernel) {
+    kernel_ = &kernel;
+    num_threads_ = num_left_ = blockDim.x * blockDim.y * blockDim.z;
+    next_ = 0;
+    block_ = {};
+    groups_.clear();
+    size_t num_stacks = 0;
+    while (next_ < num_threads_) start(num_stacks++);
+    for (bool goes_on = true; goes_on;) {
+      goes_on = false;
+      for (size_t i = 0; i < num_stacks; ++i) {
+        if (stacks_[i]->meeting == nullptr || !stacks_[i]->can_go_on()) continue;
+        goes_on = true;
+        go_on(i);
+      }
+    }
+    if (num_left_ > 0)
+      throw std::logic_error("threads wait for others that have returned, or wait elsewhere");
+  }
+
+  // Whether any thread of the block that has not returned comes with a vote.
+  bool wait_for_block(bool vote) {
+    block_.vote |= vote;
+    ++block_.num_there;
+    if (block_.num_there == num_left_) open(block_);
+    wait_at(block_);
+    return block_.result;
+  }
+
+  // The value of the lane whose number differs by these bits. `lanes` are those that come here.
+  float exchange(unsigned lanes, float value, int distance) {
+    const unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+    const unsigned lane = thread % 32, other = lane ^ static_cast<unsigned>(distance);
+    if ((lanes >> lane & lanes >> other & 1) == 0) throw std::logic_error("a lane that does not take part");
+    Meeting& group = groups_[{thread / 32, lanes}];
+    group.values[lane] = value;
+    ++group.num_there;
+    if (group.num_there == static_cast<size_t>(__builtin_popcount(lanes))) open(group);
+    wait_at(group);
+    return group.results[other];
+  }
+
+ private:
+  struct Meeting {
+    size_t num_there = 0, num_opened = 0;
+    bool vote = false, result = false;
+    float values[32] = {}, results[32] = {};
+  };
+
+  struct Stack {
+    static constexpr size_t kBytes = size_t{1} << 18;
+    ucontext_t context;
+    void* place[5];  // where its thread was left
+    std::unique_ptr<char[]> memory{new char[kBytes]};
+    const Meeting* meeting = nullptr;  // that its thread waits for; null when it is free
+    size_t num_opened = 0;             // before it came
+
+    bool can_go_on() const { return meeting->num_opened > num_opened; }
+  };
+
+  static void open(Meeting& meeting) {
+    meeting.result = meeting.vote;
+    meeting.vote = false;
+    meeting.num_there = 0;
+    for (int i = 0; i < 32; ++i) meeting.results[i] = meeting.values[i];
+    ++meeting.num_opened;
+  }
+
+  // A meeting that has just been opened by the last to come lets that one pass.
+  void wait_at(const Meeting& meeting) {
+    if (meeting.num_there == 0) return;
+    Stack& stack = *stacks_[running_];
+    stack.meeting = &meeting;
+    stack.num_opened = meeting.num_opened;
+    const Index3 thread = threadIdx;
+    leave(stack);
+    threadIdx = thread;
+    stack.meeting = nullptr;
+  }
+
+  void start(size_t stack) {
+    if (stack < stacks_.size()) return go_on(stack);
+    stacks_.push_back(std::make_unique<Stack>());
+    ucontext_t& context = stacks_[stack]->context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = stacks_[stack]->memory.get();
+    context.uc_stack.ss_size = Stack::kBytes;
+    makecontext(&context, run_threads, 0);
+    running_ = stack;
+    if (__builtin_setjmp(scheduler_) == 0) setcontext(&context);
+  }
+
+  // Jumps: a change of contexts would ask the system each time. The compiler is told that memory is another
+  // when they are back.
+  __attribute__((noinline)) void go_on(size_t stack) {
+    running_ = stack;
+    if (__builtin_setjmp(scheduler_) == 0) __builtin_longjmp(stacks_[stack]->place, 1);
+    asm volatile("" ::: "memory");
+  }
+  __attribute__((noinline)) void leave(Stack& stack) {
+    if (__builtin_setjmp(stack.place) == 0) __builtin_longjmp(scheduler_, 1);
+    asm volatile("" ::: "memory");
+  }
+
+  // Threads that need not wait share a stack.
+  static void run_threads();
+
+  void run_next_threads() {
+    for (;; leave(*stacks_[running_])) {
+      while (next_ < num_threads_) run_next_thread();
+    }
+  }
+
+  void run_next_thread() {
+    const auto thread = static_cast<unsigned>(next_++);
+    threadIdx = {thread % blockDim.x, thread / blockDim.x % blockDim.y, thread / blockDim.x / blockDim.y};
+    (*kernel_)();
+    --num_left_;
+    if (block_.num_there > 0 && block_.num_there == num_left_) open(block_);
+  }
+
+  const std::function<void()>* kernel_ = nullptr;
+  size_t num_threads_ = 0, num_left_ = 0, next_ = 0;
+  Meeting block_;
+  std::map<std::pair<unsigned, unsigned>, Meeting> groups_;  // by warp and lanes
+  std::vector<std::unique_ptr<Stack>> stacks_;
+  size_t running_ = 0;
+  void* scheduler_[5];
+};
+inline thread_local HostBlock host_block;
+
+inline void HostBlock::run_threads() {
+  host_block.run_next_threads();
+}
