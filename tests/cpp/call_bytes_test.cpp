@@ -57,6 +57,18 @@ TEST(CallBytes, InPlaceOnlyWhatIsRotatedIsRewritten) {
   EXPECT_EQ(bytes.rows_read, 4 * 32 * 32 * 2 + 4 * (8 + 8) * 128 * 2);
 }
 
+TEST(CallBytes, InPlaceNormsRewriteWholeHeadsAndTheirWeightsAreRead) {
+  const std::string in_place = std::string(kLlama) + R"(, "rotary_dim": 32, "inputs": {"in_place": true})";
+  const CallBytes without = bytes_of_case(in_place);
+  const CallBytes both = bytes_of_case(in_place + R"(, "norm": {"weight_dtype": "fp32"})");
+  EXPECT_EQ(both.rows_written, 4 * (32 + 8 + 16) * 128 * 2);
+  EXPECT_EQ(both.rows_read, 4 * (32 + 8 + 8) * 128 * 2);
+  EXPECT_EQ(both.indices, without.indices + 2 * 128 * 4);
+  const CallBytes keys = bytes_of_case(in_place + R"(, "norm": {"q": false})");
+  EXPECT_EQ(keys.rows_written, without.rows_written + 4 * 8 * 96 * 2);
+  EXPECT_EQ(keys.indices, without.indices + 128 * 2);
+}
+
 TEST(CallBytes, KvOnlyRowsAndZeros) {
   std::string keys =
       std::string(kLlama) + R"(, "num_kv_rows": 6, "num_slots": 6, "outputs": {"zeros_out": true})";

@@ -107,15 +107,17 @@ class HostBlock {
     if (__builtin_setjmp(scheduler_) == 0) setcontext(&context);
   }
 
-  // Jumps: a change of contexts would ask the system each time. The compiler is told that memory is another
+  // Jumps: a change of contexts would ask the system each time. They are functions of their own: the compiler
+  // forgets where to come back to in one that both sets a place and jumps. It is told that memory is another
   // when they are back.
+  [[noreturn]] __attribute__((noinline)) static void jump(void** place) { __builtin_longjmp(place, 1); }
   __attribute__((noinline)) void go_on(size_t stack) {
     running_ = stack;
-    if (__builtin_setjmp(scheduler_) == 0) __builtin_longjmp(stacks_[stack]->place, 1);
+    if (__builtin_setjmp(scheduler_) == 0) jump(stacks_[stack]->place);
     asm volatile("" ::: "memory");
   }
   __attribute__((noinline)) void leave(Stack& stack) {
-    if (__builtin_setjmp(stack.place) == 0) __builtin_longjmp(scheduler_, 1);
+    if (__builtin_setjmp(stack.place) == 0) jump(scheduler_);
     asm volatile("" ::: "memory");
   }
 

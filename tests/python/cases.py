@@ -67,6 +67,13 @@ class Case:
     swa_dtype: torch.dtype = torch.int32
     index_stride: int = 1
 
+    norm: str = ""  # of "q", "k" or "qk": random weights about 1
+    weight_dtype: torch.dtype | None = None  # dtype
+    weight_stride: int = 1
+    weight_offset: int = GUARD
+    weight_plus_one: bool = False
+    eps: float | None = None  # 1e-6
+
     k_scale: Any = None  # number, list (one per head) or tensor
     v_scale: Any = None
     apply_scale: bool = True
@@ -87,6 +94,7 @@ class Case:
         self.num_kv_rows = self.num_tokens if self.num_kv_rows is None else self.num_kv_rows
         self.v_head_size = self.v_head_size or self.head_size
         self.cache_dtype = self.cache_dtype or self.dtype
+        self.weight_dtype = self.weight_dtype or self.dtype
         self.x = self.x or 16 // self.cache_dtype.itemsize
         if self.num_slots is None:
             self.num_slots = self.num_kv_rows if self.slots is None else len(self.slots)
@@ -202,6 +210,21 @@ def make_scale(scale: Any, device: str) -> torch.Tensor | None:
     return torch.tensor(scale, dtype=torch.float32, device=device)
 
 
+def norm_arguments(case: Case) -> dict[str, Any]:
+    """q_weight, k_weight and what goes with them; nothing without a norm, so that defaults are tried."""
+    generator = torch.Generator().manual_seed(case.seed + 1)
+    arguments: dict[str, Any] = {}
+    for part in case.norm:
+        values = torch.randn(case.head_size, generator=generator) / 4 + (not case.weight_plus_one)
+        values = values.to(case.weight_dtype)
+        arguments[f"{part}_weight"] = place(values, case.device, [case.weight_stride], case.weight_offset)
+    if case.norm and case.weight_plus_one:
+        arguments["weight_plus_one"] = True
+    if case.norm and case.eps is not None:
+        arguments["eps"] = case.eps
+    return arguments
+
+
 def make_output(kind: str | None, source: torch.Tensor, device: str) -> torch.Tensor | None:
     if kind is None or kind == "in_place":
         return source if kind else None
@@ -253,6 +276,7 @@ def build(case: Case) -> Call:
             rotary_dim=case.rotary_dim,
             rotary_dim_offset=case.rotary_dim_offset,
             kv_cache_dtype=case.kv_cache_dtype,
+            **norm_arguments(case),
             **case.options,
         )
     )
@@ -340,8 +364,8 @@ def check_result(
 def check_passed_through(
     name: str, got: Any, given: Any, rows: oracle.Rows, replaced_rows: list[int]
 ) -> None:
-    """Elements that are not rotated keep their bits, NaN's payload included."""
-    kept = ~rows.is_rotated
+    """Elements that are neither rotated nor normed keep their bits, NaN's payload included."""
+    kept = ~rows.is_computed
     kept[replaced_rows] = False
     assert (got[kept] == given[kept]).all(), f"{name}: elements outside the rotated dims changed their bits"
 

@@ -25,6 +25,13 @@ def rotate(x: torch.Tensor, angles: torch.Tensor, is_neox: bool, rotary_dim: int
     return out
 
 
+def norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float, plus_one: bool) -> torch.Tensor:
+    if weight is None:
+        return x
+    weight = 1.0 + weight.float() if plus_one else weight.float()
+    return torch.nn.functional.rms_norm(x.float(), x.shape[-1:], weight, eps)
+
+
 def store(
     rows: torch.Tensor, cache: torch.Tensor, scale: torch.Tensor | None, divides: bool
 ) -> torch.Tensor:
@@ -41,14 +48,15 @@ def fused_qk_rope_reshape_and_cache(
     q, k, v, key_cache, value_cache, slot_mapping, pos, cos_sin, k_scale, v_scale, is_neox, flash_layout,
     apply_scale=True, offs=None, q_out=None, k_out=None, output_zeros=True, zeros_out=None,
     swa_slot_mapping=None, *, rotary_dim=None, rotary_dim_offset=0, kv_cache_dtype="auto",
-    match_unfused=False,
+    match_unfused=False, q_weight=None, k_weight=None, eps=1e-6, weight_plus_one=False,
 ) -> Any:  # fmt: skip
     num_tokens = q.shape[0]
     rotary_dim = q.shape[2] if rotary_dim is None else rotary_dim
     positions = pos.long() if offs is None else pos.long() + offs.long()
     style = (cos_sin[positions], is_neox, rotary_dim, rotary_dim_offset)
-    rotated_q = rotate(q, *style)
-    rotated_k = torch.cat((rotate(k[:num_tokens], *style), k[num_tokens:].float()))
+    rotated_q = rotate(norm(q, q_weight, eps, weight_plus_one), *style)
+    normed_k = norm(k[:num_tokens], k_weight, eps, weight_plus_one)
+    rotated_k = torch.cat((rotate(normed_k, *style), k[num_tokens:].float()))
     q_out = torch.empty(q.shape, dtype=q.dtype) if q_out is None else q_out
     k_out = torch.empty(k.shape, dtype=k.dtype) if k_out is None else k_out
     zeros_out = torch.empty(q.shape, dtype=q.dtype) if zeros_out is None and output_zeros else zeros_out

@@ -5,6 +5,7 @@ from cases import Call, Case, build
 ROPE = [
     "q", "k", "pos", "cos_sin", "is_neox", "offs", "rotary_dim", "rotary_dim_offset", "q_out", "k_out",
 ]  # fmt: skip
+NORM = ["q_weight", "k_weight", "eps", "weight_plus_one"]  # where they are given
 WRITE = [
     "k", "v", "key_cache", "value_cache", "slot_mapping", "k_scale", "v_scale", "flash_layout", "apply_scale",
     "swa_slot_mapping", "kv_cache_dtype",
@@ -12,9 +13,13 @@ WRITE = [
 
 
 def rope_of(fused: Call, has_k: bool = True) -> Call:
-    call = Call({name: fused.arguments[name] for name in ROPE}, "rope")
+    given = [name for name in NORM if name in fused.arguments]
+    call = Call({name: fused.arguments[name] for name in ROPE + given}, "rope")
     if not has_k:
         call.arguments.update(k=None, k_out=None)
+        call.arguments.pop("k_weight", None)
+        if "q_weight" not in call.arguments:
+            call.arguments.pop("weight_plus_one", None)
     return call
 
 

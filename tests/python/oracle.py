@@ -15,11 +15,15 @@ class Rows:
     """What (rows, heads, dims) elements should hold, before the last rounding to their dtype."""
 
     value: np.ndarray  # float64
-    magnitude: np.ndarray  # float64: |a cos| + |b sin| of rotated elements, else 0; bounds their error
-    is_rotated: np.ndarray  # bool; the other elements are exact: correctly rounded value, to the bit
+    magnitude: np.ndarray  # float64: |a cos| + |b sin| of rotated elements, |x| of those that are normed
+    # alone, else 0; bounds their error
+    is_computed: np.ndarray  # bool: rotated or normed; the others are exact: correctly rounded, to the bit
+
+    def copy(self) -> "Rows":
+        return Rows(self.value.copy(), self.magnitude.copy(), self.is_computed.copy())
 
     def take(self, rows: list[int]) -> "Rows":
-        return Rows(self.value[rows], self.magnitude[rows], self.is_rotated[rows])
+        return Rows(self.value[rows], self.magnitude[rows], self.is_computed[rows])
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,19 @@ def pair_of(i: int, rotary_dim: int, is_neox: bool) -> tuple[int, int]:
     return (i, i + rotary_dim // 2) if is_neox else (2 * i, 2 * i + 1)
 
 
-def rotate(x: np.ndarray, angles: np.ndarray, is_neox: bool, rotary_dim: int, rotary_dim_offset: int) -> Rows:
-    """x (rows, heads, D) and angles (rows, W), one table row for each row of x."""
-    rows = exact_rows(x)
+def normed(x: np.ndarray, weight: np.ndarray, eps: float, plus_one: bool) -> Rows:
+    """RMSNorm of each head of x (rows, heads, D). A sum of squares that no fp32 holds is infinite."""
+    with np.errstate(all="ignore"):
+        sums = np.square(x).sum(axis=-1, keepdims=True)
+        sums = np.where(sums > np.finfo(np.float32).max, np.inf, sums)
+        value = x / np.sqrt(sums / x.shape[-1] + eps) * (1.0 + weight if plus_one else weight)
+    magnitude = np.where(np.isfinite(value), np.abs(value), 0.0)
+    return Rows(value, magnitude, np.ones(x.shape, dtype=bool))
+
+
+def rotate(rows: Rows, angles: np.ndarray, is_neox: bool, rotary_dim: int, rotary_dim_offset: int) -> Rows:
+    """rows (rows, heads, D) and angles (rows, W), one table row for each row."""
+    x, rows = rows.value, rows.copy()
     is_full_width = angles.shape[1] == 2 * rotary_dim
     for i in range(rotary_dim // 2):
         j_a, j_b = pair_of(i, rotary_dim, is_neox)
@@ -80,7 +94,7 @@ def rotate(x: np.ndarray, angles: np.ndarray, is_neox: bool, rotary_dim: int, ro
             rows.value[:, :, dim_b] = b * cos_b + a * sin_b
             rows.magnitude[:, :, dim_a] = np.abs(a * cos_a) + np.abs(b * sin_a)
             rows.magnitude[:, :, dim_b] = np.abs(b * cos_b) + np.abs(a * sin_b)
-        rows.is_rotated[:, :, [dim_a, dim_b]] = True
+        rows.is_computed[:, :, [dim_a, dim_b]] = True
     return rows
 
 
@@ -92,9 +106,9 @@ def scaled(rows: Rows, scale: torch.Tensor | None) -> Rows:
         scale_per_head = np.asarray(scale.detach().cpu().float().numpy()).reshape(-1, 1)
         reciprocal = np.float32(1.0) / scale_per_head
         exact = (rows.value.astype(np.float32) * reciprocal).astype(np.float64)
-        value = np.where(rows.is_rotated, rows.value * reciprocal.astype(np.float64), exact)
-        magnitude = np.where(rows.is_rotated, rows.magnitude * np.abs(reciprocal.astype(np.float64)), 0.0)
-    return Rows(value, magnitude, rows.is_rotated)
+        value = np.where(rows.is_computed, rows.value * reciprocal.astype(np.float64), exact)
+        magnitude = np.where(rows.is_computed, rows.magnitude * np.abs(reciprocal.astype(np.float64)), 0.0)
+    return Rows(value, magnitude, rows.is_computed)
 
 
 def divided(rows: Rows, scale: torch.Tensor | None) -> Rows:
@@ -147,8 +161,17 @@ def places_of_rows(arguments: Mapping[str, Any], num_rows: int) -> list[SlotOfRo
     return [slot_of_row(row, slots, window, num_slots) for row in range(num_rows)]
 
 
-def rotated_rows(arguments: Mapping[str, Any], x: np.ndarray, positions: list[int]) -> Rows:
-    """The rows that have a position are rotated, those past them are final already."""
+def normed_rows(arguments: Mapping[str, Any], x: np.ndarray, weight: torch.Tensor | None) -> Rows:
+    if weight is None:
+        return exact_rows(x)
+    eps, plus_one = arguments.get("eps", 1e-6), arguments.get("weight_plus_one", False)
+    return normed(x, to_double(weight), eps, plus_one)
+
+
+def rotated_rows(
+    arguments: Mapping[str, Any], x: np.ndarray, weight: torch.Tensor | None, positions: list[int]
+) -> Rows:
+    """The rows that have a position are normed and rotated, those past them are final already."""
     table = to_double(arguments["cos_sin"])
     angles = np.full((len(positions), table.shape[1]), np.nan)
     for row, position in enumerate(positions):
@@ -156,10 +179,10 @@ def rotated_rows(arguments: Mapping[str, Any], x: np.ndarray, positions: list[in
             angles[row] = table[position]
     rotary_dim = x.shape[2] if arguments.get("rotary_dim") is None else arguments["rotary_dim"]
     style = (arguments["is_neox"], rotary_dim, arguments.get("rotary_dim_offset", 0))
-    rotated, rows = rotate(x[: len(positions)], angles, *style), exact_rows(x)
+    rotated, rows = rotate(normed_rows(arguments, x[: len(positions)], weight), angles, *style), exact_rows(x)
     rows.value[: len(positions)] = rotated.value
     rows.magnitude[: len(positions)] = rotated.magnitude
-    rows.is_rotated[: len(positions)] = rotated.is_rotated
+    rows.is_computed[: len(positions)] = rotated.is_computed
     return rows
 
 
@@ -175,8 +198,12 @@ def expect(arguments: Mapping[str, Any]) -> Expected:
     places = places_of_rows(arguments, num_rows) if writes else [None] * num_rows
     table_rows = arguments["cos_sin"].shape[0] if rotates else 0
     is_lost = [not 0 <= position < table_rows for position in positions]
-    q_out = rotated_rows(arguments, to_double(arguments["q"]), positions) if rotates else None
-    k_out = None if k is None else rotated_rows(arguments, k, positions) if rotates else exact_rows(k)
+    q_weight, k_weight = arguments.get("q_weight"), arguments.get("k_weight")
+    q_out = rotated_rows(arguments, to_double(arguments["q"]), q_weight, positions) if rotates else None
+    if k is None:
+        k_out = None
+    else:
+        k_out = rotated_rows(arguments, k, k_weight, positions) if rotates else exact_rows(k)
 
     faults = []
     cached_rows = []
@@ -188,7 +215,7 @@ def expect(arguments: Mapping[str, Any]) -> Expected:
                 if output is not None:
                     output.value[row] = 0.0 if is_padding else np.nan
                     output.magnitude[row] = 0.0
-                    output.is_rotated[row] = False
+                    output.is_computed[row] = False
             if not is_padding:
                 faults.append(Fault("position_out_of_range", "pos", row, positions[row]))
         if place is not None and place.fault is not None:

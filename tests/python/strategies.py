@@ -1,6 +1,7 @@
 """Random cases over the contract: shapes, strides, layouts, dtypes, slots and positions of any value."""
 
 import math
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
@@ -21,6 +22,22 @@ def rotary(draw: st.DrawFn, head_size: int) -> tuple[int | None, int]:
         return None, 0
     rotary_dim = 2 * draw(st.integers(1, head_size // 2))
     return rotary_dim, draw(st.integers(0, head_size - rotary_dim))
+
+
+@st.composite
+def norms(draw: st.DrawFn) -> dict[str, Any]:
+    """Fields of a Case: none, or the norm of q, of k or of both."""
+    norm = draw(st.sampled_from(["", "", "q", "k", "qk", "qk"]))
+    if not norm:
+        return {}
+    return dict(
+        norm=norm,
+        weight_dtype=draw(st.sampled_from([None, torch.float32])),
+        weight_stride=draw(st.sampled_from([1, 1, 1, 3])),
+        weight_offset=GUARD + draw(st.sampled_from([0, 0, 1, 4])),
+        weight_plus_one=draw(st.booleans()),
+        eps=draw(st.sampled_from([None, 1e-5, 0.25])),
+    )
 
 
 @st.composite
@@ -104,6 +121,7 @@ def cases(draw: st.DrawFn, device: str) -> Case:
         swa=swa,
         swa_dtype=draw(st.sampled_from(INTEGERS)),
         index_stride=draw(st.sampled_from([1, 1, 2, 5])),
+        **draw(norms()),
         k_scale=draw(st.one_of(SCALES, st.just([0.25 * (i + 1) for i in range(kv_heads)]))),
         v_scale=draw(st.one_of(SCALES, st.just([3.0 / (i + 1) for i in range(kv_heads)]))),
         apply_scale=draw(st.booleans()),

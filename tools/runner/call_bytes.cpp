@@ -46,6 +46,7 @@ int64_t index_bytes(const CaseSpec& spec, const RowPlan& plan, const CachedRows&
                   table_rows_touched(plan) * spec.table_width() * bytes_of(spec.table_dtype);
   if (plan.offs) bytes += static_cast<int64_t>(plan.offs->size()) * size_of(spec.positions.offsets->dtype);
   if (plan.swa_slot_mapping) bytes += cached.window_entries * size_of(spec.slots.swa->dtype);
+  bytes += (spec.norms_q() + spec.norms_k()) * spec.head_dim * bytes_of(spec.weight_format());
   return bytes;
 }
 
@@ -56,17 +57,20 @@ CallBytes call_bytes(const CaseSpec& spec, const RowPlan& plan) {
   int64_t tokens = spec.tokens(), kv_only = spec.kv_rows() - tokens;
   int64_t item = bytes_of(spec.dtype), head = spec.head_dim;
   bool in_place = spec.inputs.in_place;
-  int64_t changed = in_place && !spec.norm ? spec.rotated_dims() : head;  // dims of a row that are rewritten
+  auto changed = [&](bool is_normed) {  // dims of a row that are rewritten
+    return in_place && !is_normed ? spec.rotated_dims() : head;
+  };
+  int64_t q_changed = changed(spec.norms_q()), k_changed = changed(spec.norms_k());
 
   CallBytes bytes;
-  int64_t q_read = tokens * spec.q_heads * changed;
-  int64_t k_read =
-      tokens * changed + cached.rotated * (head - changed) + (in_place ? cached.final : kv_only) * head;
+  int64_t q_read = tokens * spec.q_heads * q_changed;
+  int64_t k_read = tokens * k_changed + cached.rotated * (head - k_changed) +
+                   (in_place ? cached.final : kv_only) * head;
   bytes.rows_read = item * (q_read + spec.kv_heads * (k_read + cached.all() * spec.value_dim()));
 
   int64_t q_item = bytes_of(spec.q_out_dtype.value_or(spec.dtype));
-  int64_t k_written = tokens * changed + (in_place ? 0 : kv_only * head);
-  bytes.rows_written = q_item * tokens * spec.q_heads * changed + item * spec.kv_heads * k_written;
+  int64_t k_written = tokens * k_changed + (in_place ? 0 : kv_only * head);
+  bytes.rows_written = q_item * tokens * spec.q_heads * q_changed + item * spec.kv_heads * k_written;
   if (spec.outputs.zeros_out != OutputsSpec::Zeros::none)
     bytes.rows_written += item * tokens * spec.q_heads * head;
   bytes.rows_written +=

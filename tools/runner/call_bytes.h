@@ -11,13 +11,14 @@ namespace kvrope::regress {
 struct CallBytes {
   int64_t rows_read = 0;     // q, k, v
   int64_t rows_written = 0;  // outputs and cached rows
-  int64_t indices = 0;       // positions, slots, window table entries and the table rows they name, each once
+  int64_t indices = 0;       // positions, slots, window table entries and the table rows they name, each
+                             // once, and the weights of norms
 
   int64_t rows() const { return rows_read + rows_written; }
   int64_t all() const { return rows() + indices; }
 };
 
-// Scales (a few bytes) are left out. In place, what is not rotated need not be written.
+// Scales (a few bytes) are left out. In place, what is neither rotated nor normed need not be written.
 CallBytes call_bytes(const CaseSpec& spec, const RowPlan& plan);
 
 // Writes of a part of a 32-byte sector of the values' cache, one for rows that follow each other into one

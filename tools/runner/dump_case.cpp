@@ -77,6 +77,11 @@ class CaseDump {
     };
     add_scale("k_scale", data.k_scale);
     add_scale("v_scale", data.v_scale);
+    auto add_weight = [&](const char* name, const std::vector<float>& weight) {
+      if (!weight.empty()) add(name, {spec_.head_dim}, weight, "input");
+    };
+    add_weight("q_weight", data.q_weight);
+    add_weight("k_weight", data.k_weight);
   }
 
   void write_memory() {

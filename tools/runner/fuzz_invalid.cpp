@@ -227,10 +227,25 @@ Pattern position_out_of_range(FuzzDraft& draft, Draw& draw) {
   return value_of("pos");
 }
 
+// --- Norms
+
+Pattern infinite_eps(FuzzDraft& draft, Draw& draw) {
+  draft.pin(draw.chance(0.5) ? "/norm/q" : "/norm/k", true);
+  draft.pin("/norm/eps", draw.one_of({1e39, 1e300}));  // no fp32
+  return names("eps");
+}
+
+Pattern one_plus_no_weight(FuzzDraft& draft, Draw&) {
+  draft.pin("/norm/q", false);
+  draft.pin("/norm/k", false);
+  draft.pin("/norm/plus_one", true);
+  return names("weight_plus_one");
+}
+
 // --- What the operation does not know yet
 
 Pattern not_yet_supported(FuzzDraft& draft, Draw& draw) {
-  switch (draw.between(0, 3)) {
+  switch (draw.between(0, 2)) {
     case 0:
       draft.pin("/scales/q", draw.one_of({0.5, 2.0}));
       return names("q_scale");
@@ -238,14 +253,6 @@ Pattern not_yet_supported(FuzzDraft& draft, Draw& draw) {
       draft.pin("/mrope/section", Json::array({1, 0, draft.rotary_dim / 2}));
       if (draw.chance(0.5)) draft.pin("/mrope/interleaved", true);
       return names("mrope_section");
-    case 2: {
-      bool has_q = draw.chance(0.5);
-      draft.pin("/norm/q", has_q);
-      draft.pin("/norm/k", !has_q || draw.chance(0.5));
-      if (draw.chance(0.5)) draft.pin("/norm/eps", 1e-5);
-      if (draw.chance(0.5)) draft.pin("/norm/plus_one", true);
-      return names(has_q ? "q_weight" : "k_weight");
-    }
     default:
       draft.pin("/inputs/in_place", false);
       draft.pin("/outputs/q_out", true);
@@ -266,13 +273,14 @@ void give(FuzzDraft& draft, const std::string& tensor) {
     draft.pin("/scales/" + tensor.substr(0, 1), 0.5);
     draft.pin("/apply_scale", true);  // or it would be ignored
   }
+  if (tensor.ends_with("_weight")) draft.pin("/norm/" + tensor.substr(0, 1), true);
   if (tensor == "offs") draft.pin("/positions/offsets/value", 0);
   if (tensor == "swa_slot_mapping") draft.pin("/slots/swa/window", 1000);
 }
 
 std::string some_tensor(Draw& draw) {
   return draw.one_of({"q", "k", "v", "key_cache", "value_cache", "slot_mapping", "swa_slot_mapping", "pos",
-                      "offs", "cos_sin", "k_scale", "v_scale", "q_out", "k_out", "zeros_out"});
+                      "offs", "cos_sin", "k_scale", "v_scale", "q_weight", "k_weight", "q_out", "k_out", "zeros_out"});
 }
 
 std::string some_written_tensor(Draw& draw) {
@@ -300,7 +308,7 @@ Pattern misused_tensor(FuzzDraft& draft, Draw& draw) {
   std::string tensor = some_tensor(draw);
   if (fault == "self_overlap") tensor = some_written_tensor(draw);
   if (fault == "rows")  // of others the size is free, or it is told by another
-    tensor = draw.one_of({"v", "pos", "offs", "value_cache", "q_out", "k_out", "zeros_out"});
+    tensor = draw.one_of({"v", "pos", "offs", "value_cache", "q_weight", "k_weight", "q_out", "k_out", "zeros_out"});
   give(draft, tensor);
   draft.pin("/misuse/tensor", tensor);
   draft.pin("/misuse/fault", fault);
@@ -339,6 +347,8 @@ constexpr Spoiler kSpoilers[] = {heads_that_do_not_divide,
                                  slot_out_of_range,
                                  window_out_of_range,
                                  position_out_of_range,
+                                 infinite_eps,
+                                 one_plus_no_weight,
                                  not_yet_supported,
                                  heads_on_one_another,
                                  misused_tensor,

@@ -303,6 +303,16 @@ Json draw_scale(const FuzzDraft& draft, Draw& draw) {
   return list;
 }
 
+void draw_norm(FuzzDraft& draft, Draw& draw) {
+  if (!draw.chance(0.25)) return;
+  bool has_q = draw.chance(0.7);
+  draft.set("/norm/q", has_q);
+  draft.set("/norm/k", !has_q || draw.chance(0.7));
+  if (draw.chance(0.4)) draft.set("/norm/eps", draw.one_of({1e-5, 1e-12, 0.25}));
+  if (draw.chance(0.4)) draft.set("/norm/plus_one", draw.chance(0.7));
+  if (draw.chance(0.4)) draft.set("/norm/weight_dtype", draw.one_of({"auto", "fp32"}));
+}
+
 void draw_options(FuzzDraft& draft, Draw& draw) {
   if (draw.chance(0.5)) draft.set("/style", draw.one_of({"neox", "gptj"}));
   for (const char* scale : {"/scales/k", "/scales/v"}) {
@@ -310,6 +320,7 @@ void draw_options(FuzzDraft& draft, Draw& draw) {
   }
   if (draw.chance(0.2)) draft.set("/apply_scale", draw.chance(0.5));
   if (draw.chance(0.2)) draft.set("/match_unfused", draw.chance(0.8));
+  draw_norm(draft, draw);
   bool is_in_place = draw.chance(0.2);
   if (is_in_place || draw.chance(0.1)) draft.set("/inputs/in_place", is_in_place);
   if (draw.chance(0.5)) {

@@ -20,7 +20,7 @@ const std::vector<std::pair<std::string, std::string>> kTensors = [] {
   std::vector<std::pair<std::string, std::string>> names;
   for (const char* name :
        {"q", "k", "v", "key_cache", "value_cache", "slot_mapping", "swa_slot_mapping", "pos", "offs",
-        "cos_sin", "k_scale", "v_scale", "q_scale", "q_out", "k_out", "zeros_out"}) {
+        "cos_sin", "k_scale", "v_scale", "q_scale", "q_weight", "k_weight", "q_out", "k_out", "zeros_out"}) {
     names.emplace_back(name, name);
   }
   return names;
@@ -44,6 +44,8 @@ at::Tensor& find(const std::string& name, FusedArguments& args) {
       {"k_scale", &args.k_scale},
       {"v_scale", &args.v_scale},
       {"q_scale", &args.q_scale},
+      {"q_weight", &args.q_weight},
+      {"k_weight", &args.k_weight},
       {"q_out", &args.q_out},
       {"k_out", &args.k_out},
       {"zeros_out", &args.zeros_out}};

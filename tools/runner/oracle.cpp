@@ -11,6 +11,17 @@ constexpr double kFp32Tiny = 0x1p-149;  // what fp32 loses where it has subnorma
 constexpr double kDivideOrReciprocal =
     0x1p-22;  // relative distance of x / s and x * (1 / s) in fp32, with room
 
+// 1 / sqrt(mean of squares + eps) of each of so many heads. A sum that no fp32 holds is infinite.
+std::vector<double> norm_factors(const float* heads, int64_t count, int64_t dims, double eps) {
+  std::vector<double> factors;
+  for (int64_t head = 0; head < count; ++head, heads += dims) {
+    double sum = 0;
+    for (int64_t d = 0; d < dims; ++d) sum += static_cast<double>(heads[d]) * heads[d];
+    factors.push_back(1 / std::sqrt(limit_to_fp32_range(sum) / static_cast<double>(dims) + eps));
+  }
+  return factors;
+}
+
 // The nearest fp32 value. The product of two fp32 values is exact in double, so that this rounds it once.
 double rounded_to_fp32(double value) {
   return static_cast<float>(limit_to_fp32_range(value));
@@ -25,8 +36,8 @@ Oracle::Oracle(const CaseSpec& spec, const CallData& data)
       capacity_(data.plan.num_blocks * spec.block_size),
       rotary_dim_(spec.rotated_dims()),
       width_(spec.table_width()) {
-  if (spec.norm || spec.mrope || spec.q_out_dtype || spec.q_scale) {
-    throw std::invalid_argument("the oracle does not know norm, mrope or an fp8 q_out yet");
+  if (spec.mrope || spec.q_out_dtype || spec.q_scale) {
+    throw std::invalid_argument("the oracle does not know mrope or an fp8 q_out yet");
   }
   bool has_positions = static_cast<int64_t>(data.plan.pos.size()) == tokens_ &&
                        (!data.plan.offs || static_cast<int64_t>(data.plan.offs->size()) == tokens_);
@@ -38,6 +49,10 @@ Oracle::Oracle(const CaseSpec& spec, const CallData& data)
     throw std::invalid_argument(
         "the call returned, but its sizes do not fit each other and it should have raised");
   }
+  if (spec.norms_q())
+    q_factors_ = norm_factors(data.q.data(), tokens_ * spec.q_heads, spec.head_dim, spec.norm->eps);
+  if (spec.norms_k())
+    k_factors_ = norm_factors(data.k.data(), tokens_ * spec.kv_heads, spec.head_dim, spec.norm->eps);
 }
 
 // The sum is that of 64-bit integers; one that overflows is in no table.
@@ -72,7 +87,19 @@ bool Oracle::has_faults() const {
   return false;
 }
 
-Want Oracle::rotate(const float* head, int64_t dim, int64_t row) const {
+double Oracle::Head::at(int64_t dim) const {
+  if (weight == nullptr) return values[dim];
+  return values[dim] * factor * (plus_one + static_cast<double>(weight[dim]));
+}
+
+Oracle::Head Oracle::head_of(const std::vector<float>& rows, const std::vector<double>& factors,
+                             const std::vector<float>& weight, int64_t head) const {
+  const float* values = rows.data() + head * spec_.head_dim;
+  if (factors.empty()) return {values};
+  return {values, factors[static_cast<size_t>(head)], weight.data(), spec_.norm->plus_one ? 1.0 : 0.0};
+}
+
+Want Oracle::rotate(const Head& head, int64_t dim, int64_t row) const {
   switch (angle_of(row)) {
     case Angle::in_table:
       break;
@@ -82,13 +109,18 @@ Want Oracle::rotate(const float* head, int64_t dim, int64_t row) const {
       return {std::numeric_limits<double>::quiet_NaN()};
   }
   int64_t j = dim - spec_.rotary_dim_offset;  // place in the rotated part
-  if (j < 0 || j >= rotary_dim_) return {head[dim]};
+  double ulps = spec_.dtype == NumberFormat::fp32 ? 0 : spec_.tolerance.ulps;
+  double own = head.at(dim);
+  if (j < 0 || j >= rotary_dim_) {
+    if (head.weight == nullptr) return {own};
+    return {limit_to_fp32_range(own), spec_.tolerance.relative * std::fabs(own) + kFp32Tiny, ulps};
+  }
 
   int64_t half = rotary_dim_ / 2;
   bool is_first = spec_.is_neox ? j < half : j % 2 == 0;
   int64_t pair = spec_.is_neox ? j % half : j / 2;
   int64_t distance = spec_.is_neox ? half : 1;  // to the other element of the pair
-  double own = head[dim], other = head[is_first ? dim + distance : dim - distance];
+  double other = head.at(is_first ? dim + distance : dim - distance);
 
   const float* angles = data_.cos_sin.data() + position_of(row) * width_;
   bool is_full = width_ == 2 * rotary_dim_;
@@ -100,17 +132,17 @@ Want Oracle::rotate(const float* head, int64_t dim, int64_t row) const {
   double product = rounded_to_fp32(other * sine);
   double result = own * cosine + (is_first ? -product : product);
   double slack = spec_.tolerance.relative * (std::fabs(own * cosine) + std::fabs(other * sine)) + kFp32Tiny;
-  return {limit_to_fp32_range(result), slack, spec_.dtype == NumberFormat::fp32 ? 0 : spec_.tolerance.ulps};
+  return {limit_to_fp32_range(result), slack, ulps};
 }
 
 Want Oracle::q_out(int64_t row, int64_t head, int64_t dim) const {
-  return rotate(data_.q.data() + (row * spec_.q_heads + head) * spec_.head_dim, dim, row);
+  return rotate(head_of(data_.q, q_factors_, data_.q_weight, row * spec_.q_heads + head), dim, row);
 }
 
 Want Oracle::k_out(int64_t row, int64_t head, int64_t dim) const {
-  const float* key = data_.k.data() + (row * spec_.kv_heads + head) * spec_.head_dim;
-  if (row >= tokens_) return {key[dim]};  // a KV-only row is final already
-  return rotate(key, dim, row);
+  int64_t key = row * spec_.kv_heads + head;
+  if (row >= tokens_) return {data_.k[static_cast<size_t>(key * spec_.head_dim + dim)]};  // final already
+  return rotate(head_of(data_.k, k_factors_, data_.k_weight, key), dim, row);
 }
 
 // x * (1 / scale), the reciprocal rounded to fp32. A power of two is exact; else x / scale is as good.

@@ -31,13 +31,26 @@ class Oracle {
   Angle angle_of(int64_t row) const;
   int64_t position_of(int64_t row) const;
   bool position_in_table(int64_t row) const;
-  Want rotate(const float* head, int64_t dim, int64_t row) const;
+
+  struct Head {  // as it is rotated
+    const float* values;
+    double factor = 1;
+    const float* weight = nullptr;  // of a head that is normed
+    double plus_one = 0;
+
+    double at(int64_t dim) const;
+  };
+  // `head` counts those of all rows.
+  Head head_of(const std::vector<float>& rows, const std::vector<double>& factors,
+               const std::vector<float>& weight, int64_t head) const;
+  Want rotate(const Head& head, int64_t dim, int64_t row) const;
   Want scaled(Want want, const std::optional<std::vector<float>>& scales, int64_t head) const;
   Want divided(double value, const std::optional<std::vector<float>>& scales, int64_t head) const;
 
   const CaseSpec& spec_;
   const CallData& data_;
   int64_t tokens_, capacity_, rotary_dim_, width_;
+  std::vector<double> q_factors_, k_factors_;  // of each head of each row that is normed; else empty
 };
 
 }  // namespace kvrope::regress

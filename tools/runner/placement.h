@@ -39,6 +39,7 @@ struct QkvPlacement {
 QkvPlacement place_qkv(const CaseSpec& spec);
 Placement place_output(const CaseSpec& spec, int64_t rows, int64_t heads, int64_t dims, bool may_transpose);
 Placement place_table(const CaseSpec& spec, int64_t rows);
+Placement place_weight(const CaseSpec& spec);
 
 // The paged caches as README.md draws them. Offsets of single elements are worked out from the drawing, not
 // from the strides of the tensors, but where the case gives those itself.
