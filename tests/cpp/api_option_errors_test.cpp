@@ -222,21 +222,54 @@ const ErrorCase kNotYetSupported[] = {
      "mrope_interleaved",
      {"not yet supported"},
      [](Args& a) { a.mrope_interleaved = true; }},
-    {"q_weight",
+};
+
+const ErrorCase kNormErrors[] = {
+    {"q_weight_shape",
      Error::value,
      "q_weight",
-     {"not yet supported"},
-     [](Args& a) { a.q_weight = like(a.q, {16}); }},
-    {"k_weight",
+     {"(D=16,)", "(15,)"},
+     [](Args& a) { a.q_weight = like(a.q, {15}); }},
+    {"k_weight_rank",
      Error::value,
      "k_weight",
-     {"not yet supported"},
-     [](Args& a) { a.k_weight = like(a.q, {16}); }},
-    {"weight_plus_one",
+     {"(D=16,)", "(1, 16)"},
+     [](Args& a) {
+       a.k_weight = like(a.q, {1, 16});
+     }},
+    {"q_weight_undefined",
+     Error::value,
+     "q_weight",
+     {"(D=16,)", "none"},
+     [](Args& a) { a.q_weight = at::Tensor(); }},
+    {"k_weight_dtype",
+     Error::type,
+     "k_weight",
+     {"float64"},
+     [](Args& a) { a.k_weight = like(a.q, {16}).to(at::kDouble); }},
+    {"eps_negative",
+     Error::value,
+     "eps",
+     {"finite number of at least 0", "-0.5"},
+     [](Args& a) { a.q_weight = like(a.q, {16}), a.eps = -0.5; }},
+    {"eps_no_fp32",
+     Error::value,
+     "eps",
+     {"finite number of at least 0", "1e+39"},
+     [](Args& a) { a.k_weight = like(a.q, {16}), a.eps = 1e39; }},
+    {"plus_one_without_weight",
      Error::value,
      "weight_plus_one",
-     {"not yet supported"},
+     {"neither q_weight nor k_weight"},
      [](Args& a) { a.weight_plus_one = true; }},
+    {"k_out_over_weight",
+     Error::value,
+     "k_out",
+     {"memory of its own", "shared with q_weight"},
+     [](Args& a) {
+       a.k_out = like(a.k, {7, 2, 16});
+       a.q_weight = a.k_out->view({-1}).narrow(0, 0, 16);
+     }},
 };
 
 // Values out of range: errors on the CPU alone.
@@ -318,6 +351,9 @@ TEST_P(OptionError, IsNamedBeforeAnythingIsWritten) {
 INSTANTIATE_TEST_SUITE_P(Options, OptionError,
                          testing::Combine(testing::ValuesIn(kOptionErrors),
                                           testing::ValuesIn(test_devices())),
+                         error_case_name);
+INSTANTIATE_TEST_SUITE_P(Norms, OptionError,
+                         testing::Combine(testing::ValuesIn(kNormErrors), testing::ValuesIn(test_devices())),
                          error_case_name);
 INSTANTIATE_TEST_SUITE_P(NotYetSupported, OptionError,
                          testing::Combine(testing::ValuesIn(kNotYetSupported), testing::Values(at::kCPU)),

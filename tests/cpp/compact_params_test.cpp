@@ -52,6 +52,8 @@ void visit_numbers(Params& p, const Visit& visit) {
   };
   layout("key_cache", p.key_cache.layout);
   layout("value_cache", p.value_cache.layout);
+  visit("q_weight", p.q_weight.stride);
+  visit("k_weight", p.k_weight.stride);
 }
 
 template <typename Params, typename Visit>
@@ -64,6 +66,8 @@ void visit_pointers(Params& p, const Visit& visit) {
   visit(p.k_scale.data);
   visit(p.v_scale.data);
   visit(p.fault_record);
+  visit(p.q_weight.data);
+  visit(p.k_weight.data);
 }
 
 // All numbers and addresses differ.
@@ -80,6 +84,7 @@ RopeCacheParams distinct_params() {
   p.k_scale.head_stride = 11, p.v_scale.head_stride = 12;
   p.dtype = DType::bf16, p.cache_dtype = DType::fp8_e5m2, p.cos_sin.dtype = DType::fp16;
   p.has_cache = true;
+  p.norm_eps = 0.25f;
   return p;
 }
 
@@ -116,6 +121,7 @@ TEST(CompactParams, HoldTheSameSizesAndTypes) {
   EXPECT_EQ(c.dtype, DType::bf16);
   EXPECT_EQ(c.cache_dtype, DType::fp8_e5m2);
   EXPECT_EQ(c.cos_sin.dtype, DType::fp16);
+  EXPECT_EQ(c.norm_eps, 0.25f);
 }
 
 template <typename Params>
@@ -129,7 +135,10 @@ std::vector<bool*> flags_of(Params& p) {
           &p.offs.is_int64,
           &p.slot_mapping.is_int64,
           &p.swa_slot_mapping.is_int64,
-          &p.cos_sin.is_full_width};
+          &p.cos_sin.is_full_width,
+          &p.q_weight.is_fp32,
+          &p.k_weight.is_fp32,
+          &p.weight_plus_one};
 }
 
 TEST(CompactParams, HoldTheSameFlags) {

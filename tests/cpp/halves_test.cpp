@@ -152,6 +152,8 @@ TEST(HalvesThatDoNotFit, AreNamed) {
          a.q_out = at::empty({5, 96}, a.q.options());
        }},
       {"rope: k: expected a tensor on cpu like q, got meta", [](auto& a) { a.k = a.k->to(at::kMeta); }},
+      {"rope: k_weight: expected none, since there is no k, got one",
+       [](auto& a) { a.k_weight = at::ones({16}, a.q.options()), a.k.reset(), a.k_out.reset(); }},
       {"rope: q_scale: not yet supported", [](auto& a) { a.q_scale = at::ones({}); }},
   };
   for (const auto& bad : bad_rope) {

@@ -139,6 +139,31 @@ const WidthCase kWidthCases[] = {
     {"window_table_of_33_bits", 1,
      [](P& p) { p.has_swa = true, p.swa_slot_mapping.size = int64_t{1} << 32; }},
     {"slot_stride_of_33_bits", 1, [](P& p) { p.slot_mapping.stride = int64_t{1} << 32; }},
+    {"weights_of_16_bits", 8,
+     [](P& p) {
+       p.q_weight = p.k_weight = {at_address(0), 1, false};
+     }},
+    {"weights_at_8_bytes", 4,
+     [](P& p) {
+       p.k_weight = {at_address(8), 1, false};
+     }},
+    {"weights_of_fp32", 8,
+     [](P& p) {
+       p.q_weight = {at_address(16), 1, true};
+     }},
+    {"weights_of_fp32_at_8_bytes", 2,
+     [](P& p) {
+       p.q_weight = {at_address(8), 1, true};
+     }},
+    {"strided_weights", 1,
+     [](P& p) {
+       p.q_weight = {at_address(0), 2, true};
+     }},
+    {"normed_head_without_vectors_in_pairs", 4,
+     [](P& p) {
+       p.head_size = 136, p.rotary_dim = 128;
+       p.k_weight = {at_address(0), 1, false};
+     }},
     {"no_cache_is_no_limit", 8, [](P& p) { p.has_cache = false, p.key_cache = {}; }},
 };
 

@@ -189,6 +189,26 @@ TEST(MakeParamsOf, OptionsAndSizes) {
   EXPECT_FALSE(p.cos_sin.is_full_width);
 }
 
+TEST(MakeParamsOf, Weights) {
+  FusedArguments args = call_with_outputs({.dtype = at::kBFloat16});
+  RopeCacheParams p = make_params(args);
+  EXPECT_EQ(p.q_weight.data, nullptr);
+  EXPECT_EQ(p.k_weight.data, nullptr);
+  args.q_weight = at::ones({kHeadSize, 3}, args.q.options()).select(1, 1);
+  args.k_weight = at::ones({kHeadSize});
+  args.eps = 0.25;
+  args.weight_plus_one = true;
+  p = make_params(args);
+  EXPECT_EQ(p.q_weight.data, args.q_weight->const_data_ptr());
+  EXPECT_EQ(p.q_weight.stride, 3);
+  EXPECT_FALSE(p.q_weight.is_fp32);
+  EXPECT_EQ(p.k_weight.data, args.k_weight->const_data_ptr());
+  EXPECT_TRUE(p.k_weight.is_fp32);
+  EXPECT_EQ(p.norm_eps, 0.25f);
+  EXPECT_TRUE(p.weight_plus_one);
+  EXPECT_EQ(make_params(args, Operation::reshape_and_cache).k_weight.data, nullptr);
+}
+
 // What belongs to the other half is not looked at.
 TEST(MakeParamsOf, Halves) {
   FusedArguments args = call_with_outputs({.cache = "fp8_e4m3"});

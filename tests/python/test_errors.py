@@ -3,6 +3,7 @@
 Every case runs on the devices and on meta tensors: the checker is one.
 """
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, Callable
@@ -209,7 +210,29 @@ OUTPUTS = [
         }.items()
     ),
 ]  # fmt: skip
-BAD = ROWS + CACHES + INDICES + ROTATION + DTYPES + SCALES + OUTPUTS
+
+
+def weight(argument: str, size: tuple[int, ...], dtype: torch.dtype = torch.bfloat16) -> Callable[..., Any]:
+    return lambda a: {argument: torch.ones(size, dtype=dtype, device=a["q"].device)}
+
+
+NORMS = [
+    *(
+        Bad(f"{name}{list(size)}", name, ValueError, r"D=64", weight(name, size))
+        for name in ("q_weight", "k_weight") for size in ((63,), (65,), (1,), (), (1, 64), (8, 64))
+    ),
+    *(
+        Bad(f"{name}-{wrong}", name, TypeError, "bfloat16 or float32", weight(name, (64,), wrong))
+        for name in ("q_weight", "k_weight") for wrong in (torch.float16, torch.float64, torch.int64)
+    ),
+    *(
+        Bad(f"eps-{eps}", "eps", ValueError, r"finite number of at least 0", lambda a, e=eps: {
+            **weight("k_weight", (64,))(a), "eps": e})
+        for eps in (-1e-6, math.inf, -math.inf, math.nan, 1e39)
+    ),
+    Bad("plus-one", "weight_plus_one", ValueError, "neither q_weight nor k_weight", lambda a: {"weight_plus_one": True}),
+]  # fmt: skip
+BAD = ROWS + CACHES + INDICES + ROTATION + DTYPES + SCALES + OUTPUTS + NORMS
 
 
 def bad_arguments(bad: Bad, device: str) -> dict[str, Any]:
@@ -253,7 +276,7 @@ def test_bad_argument_on_meta_tensors(bad: Bad) -> None:
 
 TENSORS = [
     "q", "k", "v", "key_cache", "value_cache", "slot_mapping", "pos", "cos_sin", "k_scale", "v_scale", "offs",
-    "q_out", "k_out", "zeros_out", "swa_slot_mapping",
+    "q_out", "k_out", "zeros_out", "swa_slot_mapping", "q_weight", "k_weight",
 ]  # fmt: skip
 
 
@@ -261,7 +284,7 @@ def full_call(device: str) -> dict[str, Any]:
     """Every optional tensor present."""
     case = Case(
         device, k_scale=0.5, v_scale=2.0, offs=[0] * 5, pos=[1, 2, 3, 4, 5], swa=list(range(128)),
-        q_out="contiguous", k_out="contiguous", zeros_out="contiguous",
+        q_out="contiguous", k_out="contiguous", zeros_out="contiguous", norm="qk",
     )  # fmt: skip
     return build(case).arguments
 
@@ -331,9 +354,6 @@ LATER = {
     "q_scale": lambda arguments: torch.ones((), device=arguments["q"].device),
     "mrope_section": lambda arguments: [16, 8, 8],
     "mrope_interleaved": lambda arguments: True,
-    "q_weight": lambda arguments: torch.ones(64, dtype=torch.bfloat16, device=arguments["q"].device),
-    "k_weight": lambda arguments: torch.ones(64, dtype=torch.bfloat16, device=arguments["q"].device),
-    "weight_plus_one": lambda arguments: True,
 }
 
 

@@ -42,6 +42,8 @@ CHOICES: dict[str, dict[str, Choice]] = {
     "cache": {"own": {}, "bytes": dict(cache_dtype=torch.uint8, kv_cache_dtype="fp8_e5m2"),
               "e4m3": dict(cache_dtype=torch.float8_e4m3fn), "e5m2": dict(cache_dtype=torch.float8_e5m2)},
     "strides": {"contiguous": {}, "fused": dict(strides="fused_qkv")},
+    "norm": {"none": {}, "both": dict(norm="qk", weight_stride=2), "q": dict(norm="q", weight_plus_one=True),
+             "k": dict(norm="k", weight_dtype=torch.float32, eps=0.01)},
     "rounding": {"fused": {}, "unfused": dict(options=dict(match_unfused=True))},
 }  # fmt: skip
 
