@@ -124,7 +124,21 @@ class CaseRecorder {
         scale->dim() == 0 ? Json(value) : Json(std::vector<double>(scale->numel(), value));
   }
 
+  void add_norm() {
+    if (!args_.q_weight && !args_.k_weight) return;
+    Json& norm = keys_["norm"];
+    norm = {{"q", args_.q_weight.has_value()}, {"k", args_.k_weight.has_value()}};
+    if (args_.eps != 1e-6) norm["eps"] = args_.eps;
+    if (args_.weight_plus_one) norm["plus_one"] = true;
+    const auto is_fp32 = [](const at::Tensor& weight) { return weight.scalar_type() == at::kFloat; };
+    const at::Tensor& first = args_.q_weight ? *args_.q_weight : *args_.k_weight;
+    if (is_fp32(first) && args_.q.scalar_type() != at::kFloat) norm["weight_dtype"] = "fp32";
+    const bool is_one_dtype = !args_.k_weight || is_fp32(first) == is_fp32(*args_.k_weight);
+    if (!is_one_dtype) tags_.push_back("weights-of-one-dtype");  // a case cannot have two
+  }
+
   void add_options() {
+    add_norm();
     add_scale("k", args_.k_scale, 0.5);
     add_scale("v", args_.v_scale, 2);
     if (!args_.apply_scale) keys_["apply_scale"] = false;
@@ -175,6 +189,8 @@ class CaseRecorder {
     add_tensor("pos", args_.pos);
     if (args_.offs) add_tensor("offs", *args_.offs);
     if (args_.swa_slot_mapping) add_tensor("swa_slot_mapping", *args_.swa_slot_mapping);
+    if (args_.q_weight) add_tensor("q_weight", *args_.q_weight);
+    if (args_.k_weight) add_tensor("k_weight", *args_.k_weight);
     Json inputs = Json::object();
     if (!strides_.empty()) inputs["strides"] = strides_;
     if (is_in_place) inputs["in_place"] = true;

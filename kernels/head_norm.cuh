@@ -52,12 +52,14 @@ class HeadNorm {
 
   __device__ __forceinline__ bool is_given() const { return kIsExtended && is_given_; }
 
-  // Every thread of a row must come here, those past the last slice too. x: the slice of `head`, which lies
-  // in memory as it was.
-  __device__ __forceinline__ void norm(const T* head, int64_t dim_stride, SliceValues<kVec>& x) const {
-    const float part = dims_.has_lo ? part_of_sum(head, dim_stride, x) : 0.0f;
+  // Every thread of a row must come here, those past the last slice too. slice: that of `head`, which lies in
+  // memory as it was. Its elements take more registers once they are fp32: the sum comes first.
+  __device__ __forceinline__ SliceValues<kVec> norm(const T* head, int64_t dim_stride,
+                                                    const HeadSlice<T, kVec>& slice) const {
+    const float part = dims_.has_lo ? part_of_sum(head, dim_stride, slice) : 0.0f;
     const float sum = sum_over_row<!kHasPlainForm<Params>>(plan_, part);
-    if (!dims_.has_lo) return;
+    SliceValues<kVec> x = widen(slice);
+    if (!dims_.has_lo) return x;
     const float factor = norm_factor(sum, p_.head_size, p_.norm_eps);
     if constexpr (kHoldsWeights) {
       multiply(x.lo, factor, held_.lo);
@@ -67,12 +69,13 @@ class HeadNorm {
     } else {
       load_and_multiply<T>(x, factor);
     }
+    return x;
   }
 
  private:
-  // Of long vectors the registers are needed elsewhere: their weights are loaded from the cache for each
-  // head.
-  static constexpr bool kHoldsWeights = kIsExtended && kVec <= 4;
+  // Of long vectors, and of calls that ask for more, the registers are needed elsewhere: their weights are
+  // loaded from the cache for each head.
+  static constexpr bool kHoldsWeights = kIsExtended && kVec <= 4 && kHasPlainForm<Params>;
 
   __device__ __forceinline__ void hold() {
     if (weight_.is_fp32) {
@@ -87,8 +90,8 @@ class HeadNorm {
   // The slice of a head that is rotated in part is another than the thread's part of the sum, which is read
   // besides.
   __device__ __forceinline__ float part_of_sum(const T* head, int64_t dim_stride,
-                                               const SliceValues<kVec>& x) const {
-    if constexpr (kHasPlainForm<Params>) return sum_of_squares(x);
+                                               const HeadSlice<T, kVec>& slice) const {
+    if constexpr (kHasPlainForm<Params>) return sum_of_squares(widen(slice));
     const SliceDims part = slice_of_whole_head<kVec>(p_.head_size, false, slice_);
     return sum_of_squares(widen(load_slice<T, kVec>(head, dim_stride, part)));
   }

@@ -9,7 +9,7 @@ namespace {
 
 // Measured on an H200. Few rows are a matter of latency: one row a thread, and many thin threads for the
 // fewest. Many rows are a matter of bandwidth: two rows a thread, and four from kManyRows on.
-constexpr int kThinRows = 128, kThinBytesPerVector = 8, kThreadsOfThin = 256;
+constexpr int kThinRows = 128, kThinBytesPerVector = kShortVectorBytes, kThreadsOfThin = 256;
 constexpr int kFewRows = 256;
 constexpr int kManyRows = 2048, kThreads = 128, kThreadsOfManySplit = 64;
 constexpr int kMaxRowsAtOnce = 64;       // blockDim.z
@@ -96,13 +96,18 @@ int slices_of_row(const RopeCacheParams& p, int vector_width) {
   return ceil_div(std::max(p.head_size, p.v_head_size), 2 * vector_width);
 }
 
-// Few rows get short vectors, unless a row that is normed would need more than a warp for them.
+bool is_extended_with(const RopeCacheParams& p, int width) {
+  return width > 1 && has_plain_form(p) && has_extensions(p) && slices_of_row(p, width) <= kWarp;
+}
+
+// Few rows get short vectors. Rows that are normed get long ones in extended calls alone (plain_call.cuh), and
+// those where short ones would need more than a warp.
 int vector_width_for(const RopeCacheParams& p) {
-  const int widest = widest_vector(p);
-  if (p.num_kv_rows > kThinRows) return widest;
-  int width = std::min(widest, kThinBytesPerVector / size_of(p.dtype));
-  while (is_normed(p) && width < widest && slices_of_row(p, width) > kWarp) width *= 2;
-  return width;
+  const int widest = widest_vector(p), thin = std::min(widest, kThinBytesPerVector / size_of(p.dtype));
+  const bool is_few = p.num_kv_rows <= kThinRows;
+  if (!is_normed(p)) return is_few ? thin : widest;
+  const bool has_long = is_extended_with(p, widest) && !(is_few && is_extended_with(p, thin));
+  return has_long ? widest : thin;
 }
 
 void plan_rows(const RopeCacheParams& p, LaunchPlan& plan) {
@@ -151,9 +156,8 @@ LaunchPlan plan_launch(const RopeCacheParams& p) {
   plan.use_pdl = true;
   plan.keeps_last_of_slot = p.has_cache && p.num_kv_rows <= kFewRows && p.slot_mapping.size > 1;
   plan_rows(p, plan);
-  const bool has_form = plan.vector_width > 1 && has_plain_form(p);
-  plan.is_plain = has_form && !has_extensions(p);
-  plan.is_extended = has_form && has_extensions(p) && plan.threads_per_row <= kWarp;
+  plan.is_plain = plan.vector_width > 1 && has_plain_form(p) && !has_extensions(p);
+  plan.is_extended = is_extended_with(p, plan.vector_width);
   plan.values_are_apart = p.has_cache && !p.value_cache.layout.has_contiguous_dims(2);
   plan.values_are_tiled = plan.values_are_apart && p.num_kv_rows > kFewRows;
   if (plan.values_are_tiled) plan_tiles(p, plan);

@@ -7,6 +7,7 @@ namespace kvrope {
 
 constexpr int kMaxThreadsPerBlock = 512;
 constexpr int kWarp = 32;
+constexpr int kShortVectorBytes = 8;
 constexpr int kTileTokens = 16;  // as many as fill 16 bytes of fp8
 
 struct LaunchPlan {

@@ -84,13 +84,14 @@ __device__ __forceinline__ bool extends_keys(const Params& p) {
 }
 
 // Rows are served by code that knows of extensions, or by code that does not and has the registers for
-// itself: both are there for calls that are not of the plain form.
-template <typename Params, typename Rows>
+// itself: both are there for calls that are not of the plain form, but for those with long vectors, which have
+// no registers for extensions (launch_plan.cpp gives them short ones).
+template <typename Params, bool kHasShortVectors, typename Rows>
 __device__ __forceinline__ void with_or_without_extensions(bool is_extended, const Rows& serve_rows) {
   if constexpr (kHasPlainForm<Params>) {
     serve_rows(std::bool_constant<!kIsPlain<Params>>());
-  } else if (is_extended) {
-    serve_rows(std::true_type());
+  } else if (kHasShortVectors && is_extended) {
+    serve_rows(std::bool_constant<kHasShortVectors>());
   } else {
     serve_rows(std::false_type());
   }

@@ -121,8 +121,7 @@ __device__ __forceinline__ void query_rows(const Params& p, const LaunchPlan& pl
 #pragma unroll 1
   for (int head = work.head;;) {
     if (dims.is_rotated || norm.is_given()) {
-      SliceValues<kVec> values = widen(x);
-      if (norm.is_given()) norm.norm(from, p.q.dim_stride, values);
+      SliceValues<kVec> values = norm.is_given() ? norm.norm(from, p.q.dim_stride, x) : widen(x);
       if (dims.is_rotated) rotation.rotate(values);
       x = narrow<T>(values);
     }
@@ -175,8 +174,7 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
   T* to = head_of<T>(p.k_out, work.token, work.head);
 #pragma unroll 1
   for (int head = work.head;;) {
-    SliceValues<kVec> values = widen(x);
-    if (norm.is_given()) norm.norm(from, p.k.dim_stride, values);
+    SliceValues<kVec> values = norm.is_given() ? norm.norm(from, p.k.dim_stride, x) : widen(x);
     if (dims.is_rotated) rotation.rotate(values);
     if (dims.is_rotated || norm.is_given()) x = narrow<T>(values);
     if (has_k_out(p) && has_slice) store_slice(to, p.k_out.dim_stride, dims, x);
@@ -276,10 +274,11 @@ template <typename Params, typename T, typename CacheT, int kVec, bool kIsNeox>
 __global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)
     rope_cache_kernel(const __grid_constant__ Params p, const __grid_constant__ LaunchPlan plan) {
   using Index = IndexOf<Params>;
+  constexpr bool kHasShortVectors = kVec * sizeof(T) <= kShortVectorBytes;
   let_next_kernel_start();
   int block = static_cast<int>(blockIdx.y);
   if (block < plan.q_blocks) {
-    with_or_without_extensions<Params>(extends_queries(p), [&](auto is_extended) {
+    with_or_without_extensions<Params, kHasShortVectors>(extends_queries(p), [&](auto is_extended) {
       query_rows<T, kVec, kIsNeox, is_extended()>(
           p, plan,
           rows_of_thread<Index>(plan, block, plan.rows_per_q_block, plan.rows_at_once, p.num_q_heads));
@@ -291,7 +290,7 @@ __global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)
     return rows_of_thread<Index>(plan, block, plan.rows_per_kv_block, plan.kv_rows_at_once, p.num_kv_heads);
   };
   if (block < plan.kv_blocks) {
-    with_or_without_extensions<Params>(extends_keys(p), [&](auto is_extended) {
+    with_or_without_extensions<Params, kHasShortVectors>(extends_keys(p), [&](auto is_extended) {
       key_rows<T, CacheT, kVec, kIsNeox, is_extended()>(p, plan, rows_of_kv());
     });
     return;

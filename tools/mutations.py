@@ -65,6 +65,57 @@ MUTATIONS = [
         "return dim < head.rotary_dim_offset ? dim : dim + head.rotary_dim;",
         "return dim <= head.rotary_dim_offset ? dim : dim + head.rotary_dim;",
     ),
+    # --- norm
+    Mutation(
+        "mean over one dim more", "cpu", "kernels/rms_norm.cuh",
+        "1.0f / static_cast<float>(head_size)",
+        "1.0f / static_cast<float>(head_size + 1)",
+    ),
+    Mutation(
+        "mean over one dim more", "gpu", "kernels/rms_norm.cuh",
+        "__frcp_rn(static_cast<float>(head_size))",
+        "__frcp_rn(static_cast<float>(head_size + 1))",
+    ),
+    Mutation(
+        "weight without its one", "both", "kernels/rms_norm.cuh",
+        "return plus_one ? 1.0f + weight : weight;",
+        "return weight;",
+    ),
+    Mutation(
+        "weight of Q for K", "cpu", "cache_ops/cpu_rows.cpp",
+        "norm_head(p, factors.k, head)",
+        "norm_head(p, factors.q, head)",
+    ),
+    Mutation(
+        "weight of Q for K", "device", "kernels/rope_cache.cuh",
+        "norm(p, plan, p.k_weight, dims,",
+        "norm(p, plan, p.q_weight, dims,",
+    ),
+    Mutation(
+        "KV-only rows normed", "cpu", "cache_ops/cpu_rows.cpp",
+        "if (is_rotated && p.k_weight.data != nullptr)",
+        "if (p.k_weight.data != nullptr)",
+    ),
+    Mutation(
+        "KV-only rows normed", "device", "kernels/rope_cache.cuh",
+        "p.k_weight.data != nullptr && is_token(p, work.token)",
+        "p.k_weight.data != nullptr",
+    ),
+    Mutation(
+        "weights of 16 bits read as fp32", "device", "kernels/head_norm.cuh",
+        "    } else if (weight_.is_fp32) {\n",
+        "    } else if (!weight_.is_fp32) {\n",
+    ),
+    Mutation(
+        "half of a row left out of its sum", "device", "kernels/row_sum.cuh",
+        "distance < lanes * step; distance *= 2",
+        "2 * distance < lanes * step; distance *= 2",
+    ),
+    Mutation(
+        "parts of other rows of the block summed", "device", "kernels/row_sum.cuh",
+        "float* parts_of_row = parts + row * num_warps;",
+        "float* parts_of_row = parts + row;",
+    ),
     # --- positions and slots
     Mutation(
         "position of the neighbour", "cpu", "kernels/slots.cuh",

@@ -458,6 +458,35 @@ TEST(PlanLaunch, RunsNeedAlignedVectorsOfSlots) {
   EXPECT_FALSE(plan_launch(p).stores_runs);
 }
 
+// Long vectors with a norm are for extended calls alone: elsewhere no code serves them.
+TEST(PlanLaunch, NormedCalls) {
+  const auto plan_of = [](int64_t rows, const std::function<void(RopeCacheParams&)>& change) {
+    RopeCacheParams p = wide_params();
+    p.zeros_out.data = nullptr;
+    p.num_tokens = p.num_kv_rows = p.slot_mapping.size = rows;
+    p.k_weight = {at_address(0), 1, false};
+    change(p);
+    return plan_launch(p);
+  };
+  const auto resize = [](RopeCacheParams& p, int head_size) {
+    p.head_size = p.v_head_size = p.rotary_dim = head_size;
+  };
+  const auto expect = [](const LaunchPlan& plan, bool is_extended, int width, int threads) {
+    EXPECT_FALSE(plan.is_plain);
+    EXPECT_EQ(plan.is_extended, is_extended);
+    EXPECT_EQ(plan.vector_width, width);
+    EXPECT_EQ(plan.threads_per_row, threads);
+  };
+  expect(plan_of(5, [](auto&) {}), true, 4, 16);
+  expect(plan_of(5000, [](auto&) {}), true, 8, 8);
+  expect(plan_of(5000, [](auto& p) { p.match_unfused = true; }), false, 4, 16);
+  expect(plan_of(5, [&](auto& p) { resize(p, 512); }), true, 8, 32);
+  expect(plan_of(5000, [&](auto& p) { resize(p, 96); }), true, 8, 8);
+  const auto use_fp32 = [](RopeCacheParams& p) { p.dtype = p.cache_dtype = DType::fp32; };
+  expect(plan_of(5000, use_fp32), true, 4, 16);
+  expect(plan_of(5000, [&](auto& p) { use_fp32(p), resize(p, 512); }), false, 2, 128);
+}
+
 // Each of what few calls ask for makes a call one that is not plain.
 TEST(PlanLaunch, PlainCalls) {
   const auto plain_params = [] {

@@ -46,6 +46,7 @@ EVERY_LAYOUT = """
             dict(swa=list(range(127, -1, -1)), dtype=torch.float16),
             dict(rotary_dim=32, rotary_dim_offset=5, v_head_size=48),
             dict(slots=[3, -1, 17, -1, 0]), dict(num_tokens=0), dict(full_width=True, x=4),
+            dict(norm="qk", weight_plus_one=True, eps=0.25), dict(norm="k", weight_dtype=torch.float32, weight_stride=2),
         ]:
             for seed in range(2):
                 verify(Case(DEVICE, layout=layout, seed=seed, **options))
@@ -58,7 +59,7 @@ def test_every_layout_once_each(tmp_path: Path, device: str) -> None:
     output = record(path, f"DEVICE = {device!r}\n" + textwrap.dedent(EVERY_LAYOUT))
     assert "KVROPE_RECORD" not in output
     cases = cases_in(path)
-    assert len(cases) == 6 * 13
+    assert len(cases) == 6 * 15
     assert len({case["id"] for case in cases}) == len(cases)
     assert_passes(path, device)
 

@@ -64,8 +64,8 @@ CallBytes call_bytes(const CaseSpec& spec, const RowPlan& plan) {
 
   CallBytes bytes;
   int64_t q_read = tokens * spec.q_heads * q_changed;
-  int64_t k_read = tokens * k_changed + cached.rotated * (head - k_changed) +
-                   (in_place ? cached.final : kv_only) * head;
+  int64_t k_read =
+      tokens * k_changed + cached.rotated * (head - k_changed) + (in_place ? cached.final : kv_only) * head;
   bytes.rows_read = item * (q_read + spec.kv_heads * (k_read + cached.all() * spec.value_dim()));
 
   int64_t q_item = bytes_of(spec.q_out_dtype.value_or(spec.dtype));

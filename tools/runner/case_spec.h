@@ -199,9 +199,7 @@ struct CaseSpec {
   int64_t split() const { return x.value_or(16 / bytes_of(cache_format())); }
   bool norms_q() const { return norm && norm->q; }
   bool norms_k() const { return norm && norm->k; }
-  NumberFormat weight_format() const {
-    return norm && norm->has_fp32_weights ? NumberFormat::fp32 : dtype;
-  }
+  NumberFormat weight_format() const { return norm && norm->has_fp32_weights ? NumberFormat::fp32 : dtype; }
   bool is_flash() const { return layout != Layout::x_split && layout != Layout::x_split_shuffle; }
 };
 

@@ -280,7 +280,8 @@ void give(FuzzDraft& draft, const std::string& tensor) {
 
 std::string some_tensor(Draw& draw) {
   return draw.one_of({"q", "k", "v", "key_cache", "value_cache", "slot_mapping", "swa_slot_mapping", "pos",
-                      "offs", "cos_sin", "k_scale", "v_scale", "q_weight", "k_weight", "q_out", "k_out", "zeros_out"});
+                      "offs", "cos_sin", "k_scale", "v_scale", "q_weight", "k_weight", "q_out", "k_out",
+                      "zeros_out"});
 }
 
 std::string some_written_tensor(Draw& draw) {
@@ -308,7 +309,8 @@ Pattern misused_tensor(FuzzDraft& draft, Draw& draw) {
   std::string tensor = some_tensor(draw);
   if (fault == "self_overlap") tensor = some_written_tensor(draw);
   if (fault == "rows")  // of others the size is free, or it is told by another
-    tensor = draw.one_of({"v", "pos", "offs", "value_cache", "q_weight", "k_weight", "q_out", "k_out", "zeros_out"});
+    tensor = draw.one_of(
+        {"v", "pos", "offs", "value_cache", "q_weight", "k_weight", "q_out", "k_out", "zeros_out"});
   give(draft, tensor);
   draft.pin("/misuse/tensor", tensor);
   draft.pin("/misuse/fault", fault);

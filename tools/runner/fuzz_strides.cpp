@@ -78,6 +78,10 @@ class StridesDraw {
     if (draft_.keys.contains("slots") && draft_.keys["slots"].contains("swa")) {
       give("swa_slot_mapping", any_strides({1}, draw_));
     }
+    if (!draft_.keys.contains("norm")) return;
+    for (const char* part : {"q", "k"}) {
+      if (draft_.keys["norm"].value(part, true)) give(std::string(part) + "_weight", any_strides({1}, draw_));
+    }
   }
 
   // How many blocks there are is left open: they are outermost.

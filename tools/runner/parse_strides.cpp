@@ -19,7 +19,9 @@ const std::vector<std::string> kTensors = {"q",
                                            "slot_mapping",
                                            "pos",
                                            "offs",
-                                           "swa_slot_mapping"};
+                                           "swa_slot_mapping",
+                                           "q_weight",
+                                           "k_weight"};
 
 void apply_tensors(InputsSpec& inputs, const ObjectReader& tensors) {
   inputs.strides = InputsSpec::Strides::contiguous;
@@ -43,6 +45,7 @@ std::vector<int64_t> input_sizes(const CaseSpec& spec, const std::string& name) 
   if (name == "slot_mapping") return {spec.slots_length()};
   if (name == "pos" || name == "offs") return {spec.tokens()};
   if (name == "swa_slot_mapping") return {kTableRowsUntold};
+  if (name == "q_weight" || name == "k_weight") return {spec.head_dim};
   return {};
 }
 
@@ -75,6 +78,8 @@ bool call_has(const CaseSpec& spec, const std::string& name) {
   if (name == "zeros_out") return spec.outputs.zeros_out == OutputsSpec::Zeros::given;
   if (name == "offs") return spec.positions.offsets.has_value();
   if (name == "swa_slot_mapping") return spec.slots.swa.has_value();
+  if (name == "q_weight") return spec.norms_q();
+  if (name == "k_weight") return spec.norms_k();
   return true;
 }
 
