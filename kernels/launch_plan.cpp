@@ -100,8 +100,8 @@ bool is_extended_with(const RopeCacheParams& p, int width) {
   return width > 1 && has_plain_form(p) && has_extensions(p) && slices_of_row(p, width) <= kWarp;
 }
 
-// Few rows get short vectors. Rows that are normed get long ones in extended calls alone (plain_call.cuh), and
-// those where short ones would need more than a warp.
+// Few rows get short vectors. Rows that are normed get long ones in extended calls alone (plain_call.cuh),
+// and those where short ones would need more than a warp.
 int vector_width_for(const RopeCacheParams& p) {
   const int widest = widest_vector(p), thin = std::min(widest, kThinBytesPerVector / size_of(p.dtype));
   const bool is_few = p.num_kv_rows <= kThinRows;

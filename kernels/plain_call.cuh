@@ -84,8 +84,8 @@ __device__ __forceinline__ bool extends_keys(const Params& p) {
 }
 
 // Rows are served by code that knows of extensions, or by code that does not and has the registers for
-// itself: both are there for calls that are not of the plain form, but for those with long vectors, which have
-// no registers for extensions (launch_plan.cpp gives them short ones).
+// itself: both are there for calls that are not of the plain form, but for those with long vectors, which
+// have no registers for extensions (launch_plan.cpp gives them short ones).
 template <typename Params, bool kHasShortVectors, typename Rows>
 __device__ __forceinline__ void with_or_without_extensions(bool is_extended, const Rows& serve_rows) {
   if constexpr (kHasPlainForm<Params>) {

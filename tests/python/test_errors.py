@@ -230,7 +230,10 @@ NORMS = [
             **weight("k_weight", (64,))(a), "eps": e})
         for eps in (-1e-6, math.inf, -math.inf, math.nan, 1e39)
     ),
-    Bad("plus-one", "weight_plus_one", ValueError, "neither q_weight nor k_weight", lambda a: {"weight_plus_one": True}),
+    Bad(
+        "plus-one", "weight_plus_one", ValueError, "neither q_weight nor k_weight",
+        lambda a: {"weight_plus_one": True},
+    ),
 ]  # fmt: skip
 BAD = ROWS + CACHES + INDICES + ROTATION + DTYPES + SCALES + OUTPUTS + NORMS
 

@@ -37,7 +37,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "more rows": dict(num_tokens=2100, q_heads=2, kv_heads=1),
     "one slot": dict(slots=[5, 9, 5, 5, 9], layout="x_split"),
 }  # fmt: skip
-ONE_SLOT = ("one slot",)  # which of the rows stays is the device's business: compared on one device alone
+ONE_SLOT = ("one slot",)  # the contract leaves open which row stays, so the oracle does not say
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -53,7 +53,8 @@ def test_head_sizes(device: str, head_size: int) -> None:
     """Sums within a warp and over several, threads without a part of a head, few rows and many."""
     for dtype in (torch.bfloat16, torch.float32):
         for num_tokens in (3, 140):
-            verify(Case(device, norm="qk", head_size=head_size, dtype=dtype, num_tokens=num_tokens, q_heads=2))
+            sizes = dict(head_size=head_size, num_tokens=num_tokens, q_heads=2)
+            verify(Case(device, norm="qk", dtype=dtype, **sizes))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -103,11 +104,12 @@ def test_match_unfused(device: str, what: str, norm: str) -> None:
 def test_same_bits_as_the_cpu(cuda: str, what: str) -> None:
     for norm in NORMS:
         for dtype in DTYPES:
-            for fused in (build(Case(cuda, norm=norm, dtype=dtype, **CALLS[what])),):
-                for call in (rope_of(fused.copy()), fused):
-                    on_cpu = call.copy(device="cpu")
-                    results = zip(call.run(), on_cpu.run(), strict=True)
-                    assert all(same_bits(got, want) for got, want in results), (norm, dtype)
+            fused = build(Case(cuda, norm=norm, dtype=dtype, **CALLS[what]))
+            # What is padding in the fused call would be a position out of range.
+            for call in [fused] if what == "padding" else [rope_of(fused.copy()), fused]:
+                on_cpu = call.copy(device="cpu")
+                results = zip(call.run(), on_cpu.run(), strict=True)
+                assert all(same_bits(got, want) for got, want in results), (norm, dtype)
 
 
 def test_rows_of_zeros(device: str) -> None:
@@ -118,7 +120,7 @@ def test_rows_of_zeros(device: str) -> None:
     assert call.run()[0].isnan().all()
 
 
-def test_under_torch_compile_and_opcheck(device: str) -> None:
+def test_under_torch_compile(device: str) -> None:
     call = build(Case(device, norm="qk", weight_plus_one=True))
     expected = call.copy().run()
     compiled = torch.compile(kvrope.fused_qk_rope_reshape_and_cache, fullgraph=True)
@@ -132,7 +134,7 @@ POSITIONS = [0, 1, 2, 3, 900, 901, 64, 2000, 2047]
 
 
 def attention_of(model: str, head_size: int) -> tuple[Any, Any, Any]:
-    """An attention module with random norms, cosines and sines of 2048 positions, its apply_rotary_pos_emb."""
+    """An attention module with random norms, cosines and sines of 2048 positions, the rotation."""
     sizes = dict(
         hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=head_size, num_hidden_layers=1,
         max_position_embeddings=2048,
@@ -153,7 +155,10 @@ def attention_of(model: str, head_size: int) -> tuple[Any, Any, Any]:
     return module, table, modeling.apply_rotary_pos_emb
 
 
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 2e-6), (torch.bfloat16, 2**-7), (torch.float16, 2**-10)])
+TOLERANCES = [(torch.float32, 2e-6), (torch.bfloat16, 2**-7), (torch.float16, 2**-10)]
+
+
+@pytest.mark.parametrize("dtype, tolerance", TOLERANCES)
 @pytest.mark.parametrize("head_size", [64, 128, 256])
 @pytest.mark.parametrize("model", ["qwen3", "gemma3"])
 def test_transformers(device: str, model: str, head_size: int, dtype: torch.dtype, tolerance: float) -> None:
@@ -162,14 +167,15 @@ def test_transformers(device: str, model: str, head_size: int, dtype: torch.dtyp
     module = module.to(dtype)
     hidden = torch.randn(1, len(POSITIONS), 64).to(dtype)
     with torch.no_grad():
-        q, k = (proj(hidden).view(1, len(POSITIONS), -1, head_size) for proj in (module.q_proj, module.k_proj))
+        shape = (1, len(POSITIONS), -1, head_size)
+        q, k = (projection(hidden).view(shape) for projection in (module.q_proj, module.k_proj))
         normed = [norm(x).transpose(1, 2) for norm, x in ((module.q_norm, q), (module.k_norm, k))]
         expected = apply_rotary_pos_emb(*normed, cos[:, POSITIONS].to(dtype), sin[:, POSITIONS].to(dtype))
     half = head_size // 2
     cos_sin = torch.cat((cos[0, :, :half], sin[0, :, :half]), dim=-1)
     case = Case(
-        device, num_tokens=len(POSITIONS), q_heads=4, kv_heads=2, head_size=head_size, dtype=dtype, q=q[0], k=k[0],
-        pos=POSITIONS, table=cos_sin, table_rows=2048, table_dtype=dtype,
+        device, num_tokens=len(POSITIONS), q_heads=4, kv_heads=2, head_size=head_size, dtype=dtype, q=q[0],
+        k=k[0], pos=POSITIONS, table=cos_sin, table_rows=2048, table_dtype=dtype,
     )  # fmt: skip
     arguments = build(case).arguments
     weights = {f"{part}_weight": getattr(module, f"{part}_norm").weight.detach().to(device) for part in "qk"}

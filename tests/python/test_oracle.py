@@ -46,7 +46,8 @@ def test_oracle_agrees_for_match_unfused(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("plus_one", [False, True])
 @pytest.mark.parametrize("norm", ["q", "k", "qk"])
 def test_oracle_agrees_for_norms(norm: str, plus_one: bool) -> None:
-    case = Case(norm=norm, weight_plus_one=plus_one, rotary_dim=32, num_kv_rows=7, weight_dtype=torch.float32, eps=0.1)
+    options = dict(weight_plus_one=plus_one, weight_dtype=torch.float32, eps=0.1)
+    case = Case(norm=norm, rotary_dim=32, num_kv_rows=7, **options)
     verify(case, HONEST)
     for wrong in (dict(eps=0.2), dict(weight_plus_one=not plus_one), {f"{norm[0]}_weight": None}):
         with pytest.raises(AssertionError, match=f"{'[qk]' if norm == 'qk' else norm}_out"):
