@@ -13,7 +13,7 @@ from cases import Call, Case, build, verify
 from elements import bits_of
 
 OPERATOR = torch.ops.kvrope.fused_qk_rope_reshape_and_cache.default
-KEYWORD_ONLY = {"rotary_dim", "rotary_dim_offset", "kv_cache_dtype", "match_unfused"}
+KEYWORD_ONLY = {argument.name for argument in OPERATOR._schema.arguments if argument.kwarg_only}
 
 
 def operator_arguments(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -56,6 +56,8 @@ OPCHECKED = {
     "packed": dict(layout="packed_pages", k_out="transposed"),
     "fp8 bytes": dict(cache_dtype=torch.uint8, kv_cache_dtype="fp8_e5m2", k_scale=0.25),
     "fp8": dict(cache_dtype=torch.float8_e4m3fn, v_scale=0.25),
+    "norm": dict(norm="qk", weight_plus_one=True, eps=0.01),
+    "norm of k": dict(norm="k", weight_dtype=torch.float32, strides="fused_qkv"),
 }  # fmt: skip
 
 
