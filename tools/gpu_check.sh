@@ -6,11 +6,13 @@
 #     test       ctest, pytest, the quick shape regression on the GPU
 #     sanitize   memcheck, racecheck, initcheck, synccheck over the GoogleTests and the quick regression; memcheck over
 #                edges.json and the tests of numbers that fit nothing
+#     fuzz       100 000 random cases, half of them invalid, against the oracle
 #     bench      kvrope-regress bench and tools/bench_peers.py over tests/shapes/bench.json, with their plots
 #     verdicts   at T >= 1024 a planted slowdown of 10 % is SLOW, and the unchanged build is neither SLOW nor FAST
 #   KVROPE_CMAKE_ARGS        more CMake arguments
 #   KVROPE_BENCH_ARGS        more options of bench_peers.py, such as --seed-kernel PATH
 #   KVROPE_BENCH_OUT         folder of the results and plots of the bench stage (build-gpu/bench)
+#   KVROPE_FUZZ_SEED         seed of the fuzz stage (0)
 #   KVROPE_VERDICT_REPEATS   of each kind in the verdicts stage (20)
 #   KVROPE_SANITIZE_TESTS    GoogleTest filter of the sanitize stage
 #   KVROPE_SANITIZE_TAG      tag of the regression cases of the sanitize stage
@@ -74,6 +76,10 @@ sanitize_program() {  # TOOL PROGRAM ARGS..., called $label where the program's 
   grep -Eq '[1-9][0-9]* (passed|tests?)\b' "$log" || result="FAILED: nothing passed"
   say "$name: $result ($((SECONDS - start)) s): $(grep -E 'SUMMARY|PASSED|[0-9] passed' "$log" | tr -s '\n=' ' ')"
   [[ $result == nothing* ]] || { tail -n 40 "$log"; return 1; }
+}
+
+stage_fuzz() {
+  "$build/kvrope-regress" fuzz --device cuda --cases 100000 --seed "${KVROPE_FUZZ_SEED:-0}"
 }
 
 stage_bench() {
