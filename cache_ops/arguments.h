@@ -69,7 +69,8 @@ struct FusedOutputs {
 // before anything is written. On CUDA an out-of-range slot or position is recorded instead (fault.h).
 FusedOutputs fused_qk_rope_reshape_and_cache(const FusedArguments& arguments);
 
-// For engines that cannot fuse: the rotation alone. Shapes, dtypes and names as in FusedArguments.
+// For engines that cannot fuse: the rotation alone. Shapes, dtypes and names as in FusedArguments. For each
+// pair a' = a cos - b sin, b' = b cos + a sin (RoFormer, arXiv:2104.09864), in fp32, rounded once.
 struct RopeArguments {
   at::Tensor q;                 // (T, QH, D)
   std::optional<at::Tensor> k;  // (Tk, KH, D); rows T.. are copied to k_out as they are
@@ -97,7 +98,8 @@ struct RopeOutputs {
 // One launch; errors and faults as above. No row is padding here: every position must be in the table.
 RopeOutputs rope(const RopeArguments& arguments);
 
-// The cache write alone: k is final. Shapes, dtypes and names as in FusedArguments.
+// The cache write alone: k is final. Shapes, dtypes and names as in FusedArguments. Scales divide, as in
+// vLLM's function of this name.
 struct ReshapeAndCacheArguments {
   at::Tensor k, v;  // (Tk, KH, D), (Tk, KH, Dv)
   at::Tensor key_cache, value_cache;

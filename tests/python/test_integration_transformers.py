@@ -287,6 +287,10 @@ def test_refused_whole(name: str) -> None:
 
 
 def test_unknown_models_and_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    for function in ("enable", "disable"):
+        for model, got in ((None, "a NoneType"), ("llama", "a str"), (transformers.LlamaModel, "LlamaModel")):
+            with pytest.raises(TypeError, match=f"{function}: model: expected a torch.nn.Module, got {got}$"):
+                getattr(integration, function)(model)
     with pytest.raises(
         ValueError, match="among GPTNeoXAttention.*got transformers.models.gemma.*GemmaAttention"
     ):

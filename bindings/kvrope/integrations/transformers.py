@@ -47,7 +47,9 @@ def enable(model: Module) -> None:
 
     Raises:
         ValueError: a version of transformers, a model or a layer that is not known. No layer is changed then.
+        TypeError: no torch.nn.Module.
     """
+    _check_module("enable", model)
     _check_version()
     from ._transformers_attention import FusedAttention, FusedForward
     from ._transformers_table import RotaryTables
@@ -63,13 +65,21 @@ def enable(model: Module) -> None:
 
 def disable(model: Module) -> None:
     """Give every layer of ``model`` its own forward back. Not while the model generates. Without ``enable``
-    before it, nothing happens."""
+    before it, nothing happens. TypeError for what is no torch.nn.Module."""
+    _check_module("disable", model)
     for layer in _enabled_layers(model):
         del layer.forward
 
 
 def _enabled_layers(model: Module) -> List[Module]:
     return [module for module in model.modules() if getattr(vars(module).get("forward"), "is_kvrope", False)]
+
+
+def _check_module(function: str, model: object) -> None:
+    if not isinstance(model, Module):
+        got = model.__name__ if isinstance(model, type) else f"a {type(model).__name__}"
+        name = f"kvrope.integrations.transformers.{function}"
+        raise TypeError(f"{name}: model: expected a torch.nn.Module, got {got}")
 
 
 def _check_version() -> None:
