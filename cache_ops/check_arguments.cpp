@@ -1,5 +1,6 @@
 #include "check_arguments.h"
 
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include "overlap.h"
@@ -151,11 +152,20 @@ class Checker {
               name, "\"");
     }
     match_.dtype("value_cache", args_.value_cache, {args_.key_cache.scalar_type()});
+    check_takes_no_gradient("key_cache", args_.key_cache);
+    check_takes_no_gradient("value_cache", args_.value_cache);
   }
 
   void check_index(const char* argument, const Tensor& tensor, Size& size) const {
     match_.shape(argument, tensor, {&size});
     match_.dtype(argument, tensor, {at::kInt, at::kLong});
+  }
+
+  // As torch's own out= arguments: what is overwritten has no gradient of its own.
+  void check_takes_no_gradient(const char* argument, const Tensor& tensor) const {
+    require(!c10::GradMode::is_enabled() || !tensor.requires_grad(), argument,
+            "is written, and no gradient flows through the call: expected torch.no_grad() or a tensor that "
+            "does not require grad, got one that does");
   }
 
   void check_slots() {
@@ -211,15 +221,18 @@ class Checker {
   void check_outputs() {
     match_.shape("q_out", args_.q_out.value_or(Tensor()), {&s_.T, &s_.QH, &s_.D});
     match_.dtype("q_out", *args_.q_out, {args_.q.scalar_type()});
+    check_takes_no_gradient("q_out", *args_.q_out);
     if (writes_cache_) check_row_view();  // rope alone returns q_out as it is
     require(has_k_ || !args_.k_out, "k_out", "expected none, since there is no k, got one");
     if (has_k_) {
       match_.shape("k_out", args_.k_out.value_or(Tensor()), {&s_.Tk, &s_.KH, &s_.D});
       match_.dtype("k_out", *args_.k_out, {args_.q.scalar_type()});
+      check_takes_no_gradient("k_out", *args_.k_out);
     }
     if (args_.zeros_out) {
       match_.shape("zeros_out", *args_.zeros_out, {&s_.T, &s_.QH, &s_.D});
       match_.dtype("zeros_out", *args_.zeros_out, {args_.q.scalar_type()});
+      check_takes_no_gradient("zeros_out", *args_.zeros_out);
     }
   }
 

@@ -2,6 +2,8 @@
 // as plain ones, barriers. Include before a header from kernels/.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -110,12 +112,15 @@ inline int32_t atomicCAS(int32_t* at, int32_t expected, int32_t desired) {
   return old;
 }
 
+// The device refuses what is not aligned.
 template <typename Word>
 Word __ldcs(const Word* from) {
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(from) % sizeof(Word), 0) << "load";
   return *from;
 }
 
 template <typename Word>
 void __stcs(Word* to, Word word) {
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(to) % sizeof(Word), 0) << "store";
   *to = word;
 }
