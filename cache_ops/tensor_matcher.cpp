@@ -84,7 +84,7 @@ void TensorMatcher::shape(const char* argument, const at::Tensor& tensor,
   }
   TORCH_CHECK_VALUE(has_all_elements(tensor),
                     text(prefix(argument), "expected a storage that holds all elements of shape ",
-                         shape_text(tensor), ", got one of ", tensor.storage().nbytes(), " bytes"));
+                         shape_text(tensor), ", got one of ", tensor.storage().sym_nbytes(), " bytes"));
 }
 
 void TensorMatcher::dtype(const char* argument, const at::Tensor& tensor,
