@@ -106,6 +106,8 @@ inline void* dynamic_shared_memory() {
   return memory;
 }
 
+inline void __threadfence() {}
+
 inline int32_t atomicCAS(int32_t* at, int32_t expected, int32_t desired) {
   const int32_t old = *at;
   if (old == expected) *at = desired;
