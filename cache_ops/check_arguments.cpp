@@ -218,22 +218,20 @@ class Checker {
     match_.dtype(argument, *scale, {at::kFloat});
   }
 
+  void check_output(const char* argument, const std::optional<Tensor>& output,
+                    std::initializer_list<Size*> sizes) const {
+    const Tensor tensor = output.value_or(Tensor());
+    match_.shape(argument, tensor, sizes);
+    match_.dtype(argument, tensor, {args_.q.scalar_type()});
+    check_takes_no_gradient(argument, tensor);
+  }
+
   void check_outputs() {
-    match_.shape("q_out", args_.q_out.value_or(Tensor()), {&s_.T, &s_.QH, &s_.D});
-    match_.dtype("q_out", *args_.q_out, {args_.q.scalar_type()});
-    check_takes_no_gradient("q_out", *args_.q_out);
+    check_output("q_out", args_.q_out, {&s_.T, &s_.QH, &s_.D});
     if (writes_cache_) check_row_view();  // rope alone returns q_out as it is
     require(has_k_ || !args_.k_out, "k_out", "expected none, since there is no k, got one");
-    if (has_k_) {
-      match_.shape("k_out", args_.k_out.value_or(Tensor()), {&s_.Tk, &s_.KH, &s_.D});
-      match_.dtype("k_out", *args_.k_out, {args_.q.scalar_type()});
-      check_takes_no_gradient("k_out", *args_.k_out);
-    }
-    if (args_.zeros_out) {
-      match_.shape("zeros_out", *args_.zeros_out, {&s_.T, &s_.QH, &s_.D});
-      match_.dtype("zeros_out", *args_.zeros_out, {args_.q.scalar_type()});
-      check_takes_no_gradient("zeros_out", *args_.zeros_out);
-    }
+    if (has_k_) check_output("k_out", args_.k_out, {&s_.Tk, &s_.KH, &s_.D});
+    if (args_.zeros_out) check_output("zeros_out", args_.zeros_out, {&s_.T, &s_.QH, &s_.D});
   }
 
   // A row of heads must be one run of evenly spaced elements, or (T, QH * D) is no view of it.
