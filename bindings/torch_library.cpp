@@ -16,6 +16,32 @@ using OptionalTensor = std::optional<Tensor>;
 
 using Serve = void(const FusedArguments&, Operation);
 
+RotationArguments rotation_arguments(const Tensor& pos, const Tensor& cos_sin, bool is_neox,
+                                     const OptionalTensor& offs, const Tensor& q_out,
+                                     const OptionalTensor& k_out, std::optional<int64_t> rotary_dim,
+                                     int64_t rotary_dim_offset, const OptionalTensor& q_scale,
+                                     at::OptionalIntArrayRef mrope_section, bool mrope_interleaved,
+                                     const OptionalTensor& q_weight, const OptionalTensor& k_weight,
+                                     double eps, bool weight_plus_one) {
+  std::optional<std::vector<int64_t>> section;
+  if (mrope_section) section = mrope_section->vec();
+  return {.pos = pos,
+          .cos_sin = cos_sin,
+          .is_neox = is_neox,
+          .offs = offs,
+          .rotary_dim = rotary_dim,
+          .rotary_dim_offset = rotary_dim_offset,
+          .q_out = q_out,
+          .k_out = k_out,
+          .q_scale = q_scale,
+          .mrope_section = section,
+          .mrope_interleaved = mrope_interleaved,
+          .q_weight = q_weight,
+          .k_weight = k_weight,
+          .eps = eps,
+          .weight_plus_one = weight_plus_one};
+}
+
 // The kernels of the operators: each gathers the dispatcher's arguments and serves them.
 template <Serve* kServe>
 void fused_kernel(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& key_cache,
@@ -28,36 +54,16 @@ void fused_kernel(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
                   bool match_unfused, at::OptionalIntArrayRef mrope_section, bool mrope_interleaved,
                   const OptionalTensor& q_weight, const OptionalTensor& k_weight, double eps,
                   bool weight_plus_one) {
-  FusedArguments args;
-  args.q = q;
-  args.k = k;
-  args.v = v;
-  args.key_cache = key_cache;
-  args.value_cache = value_cache;
-  args.slot_mapping = slot_mapping;
-  args.pos = pos;
-  args.cos_sin = cos_sin;
-  args.k_scale = k_scale;
-  args.v_scale = v_scale;
-  args.is_neox = is_neox;
-  args.flash_layout = flash_layout;
-  args.apply_scale = apply_scale;
-  args.offs = offs;
-  args.q_out = q_out;
-  args.k_out = k_out;
-  args.zeros_out = zeros_out;
-  args.swa_slot_mapping = swa_slot_mapping;
-  args.rotary_dim = rotary_dim;
-  args.rotary_dim_offset = rotary_dim_offset;
-  args.kv_cache_dtype = std::string(kv_cache_dtype);
-  args.q_scale = q_scale;
-  args.match_unfused = match_unfused;
-  if (mrope_section) args.mrope_section = mrope_section->vec();
-  args.mrope_interleaved = mrope_interleaved;
-  args.q_weight = q_weight;
-  args.k_weight = k_weight;
-  args.eps = eps;
-  args.weight_plus_one = weight_plus_one;
+  const FusedArguments args = {
+      rotation_arguments(pos, cos_sin, is_neox, offs, q_out, k_out, rotary_dim, rotary_dim_offset, q_scale,
+                         mrope_section, mrope_interleaved, q_weight, k_weight, eps, weight_plus_one),
+      {v, key_cache, value_cache, slot_mapping, k_scale, v_scale, flash_layout, apply_scale, swa_slot_mapping,
+       std::string(kv_cache_dtype)},
+      q,
+      k,
+      false,
+      zeros_out,
+      match_unfused};
   kServe(args, Operation::fused);
 }
 
@@ -68,24 +74,10 @@ void rope_kernel(const Tensor& q, const OptionalTensor& k, const Tensor& pos, co
                  at::OptionalIntArrayRef mrope_section, bool mrope_interleaved,
                  const OptionalTensor& q_weight, const OptionalTensor& k_weight, double eps,
                  bool weight_plus_one) {
-  RopeArguments args;
-  args.q = q;
-  args.k = k;
-  args.pos = pos;
-  args.cos_sin = cos_sin;
-  args.is_neox = is_neox;
-  args.offs = offs;
-  args.q_out = q_out;
-  args.k_out = k_out;
-  args.rotary_dim = rotary_dim;
-  args.rotary_dim_offset = rotary_dim_offset;
-  args.q_scale = q_scale;
-  if (mrope_section) args.mrope_section = mrope_section->vec();
-  args.mrope_interleaved = mrope_interleaved;
-  args.q_weight = q_weight;
-  args.k_weight = k_weight;
-  args.eps = eps;
-  args.weight_plus_one = weight_plus_one;
+  const RopeArguments args = {
+      rotation_arguments(pos, cos_sin, is_neox, offs, q_out, k_out, rotary_dim, rotary_dim_offset, q_scale,
+                         mrope_section, mrope_interleaved, q_weight, k_weight, eps, weight_plus_one),
+      q, k};
   kServe(as_fused(args), Operation::rope);
 }
 
@@ -95,18 +87,10 @@ void reshape_and_cache_kernel(const Tensor& k, const Tensor& v, const Tensor& ke
                               const OptionalTensor& k_scale, const OptionalTensor& v_scale, bool flash_layout,
                               bool apply_scale, const OptionalTensor& swa_slot_mapping,
                               c10::string_view kv_cache_dtype) {
-  ReshapeAndCacheArguments args;
-  args.k = k;
-  args.v = v;
-  args.key_cache = key_cache;
-  args.value_cache = value_cache;
-  args.slot_mapping = slot_mapping;
-  args.k_scale = k_scale;
-  args.v_scale = v_scale;
-  args.flash_layout = flash_layout;
-  args.apply_scale = apply_scale;
-  args.swa_slot_mapping = swa_slot_mapping;
-  args.kv_cache_dtype = std::string(kv_cache_dtype);
+  const ReshapeAndCacheArguments args = {
+      {v, key_cache, value_cache, slot_mapping, k_scale, v_scale, flash_layout, apply_scale, swa_slot_mapping,
+       std::string(kv_cache_dtype)},
+      k};
   kServe(as_fused(args), Operation::reshape_and_cache);
 }
 

@@ -1,5 +1,6 @@
 #include "check_arguments.h"
 
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <cmath>
@@ -151,11 +152,20 @@ class Checker {
               name, "\"");
     }
     match_.dtype("value_cache", args_.value_cache, {args_.key_cache.scalar_type()});
+    check_takes_no_gradient("key_cache", args_.key_cache);
+    check_takes_no_gradient("value_cache", args_.value_cache);
   }
 
   void check_index(const char* argument, const Tensor& tensor, Size& size) const {
     match_.shape(argument, tensor, {&size});
     match_.dtype(argument, tensor, {at::kInt, at::kLong});
+  }
+
+  // As torch's own out= arguments: what is overwritten has no gradient of its own.
+  void check_takes_no_gradient(const char* argument, const Tensor& tensor) const {
+    require(!c10::GradMode::is_enabled() || !tensor.requires_grad(), argument,
+            "is written, and no gradient flows through the call: expected torch.no_grad() or a tensor that "
+            "does not require grad, got one that does");
   }
 
   void check_slots() {
@@ -228,19 +238,20 @@ class Checker {
     match_.dtype(argument, *scale, {at::kFloat});
   }
 
+  void check_output(const char* argument, const std::optional<Tensor>& output,
+                    std::initializer_list<Size*> sizes) const {
+    const Tensor tensor = output.value_or(Tensor());
+    match_.shape(argument, tensor, sizes);
+    match_.dtype(argument, tensor, {args_.q.scalar_type()});
+    check_takes_no_gradient(argument, tensor);
+  }
+
   void check_outputs() {
-    match_.shape("q_out", args_.q_out.value_or(Tensor()), {&s_.T, &s_.QH, &s_.D});
-    match_.dtype("q_out", *args_.q_out, {args_.q.scalar_type()});
+    check_output("q_out", args_.q_out, {&s_.T, &s_.QH, &s_.D});
     if (writes_cache_) check_row_view();  // rope alone returns q_out as it is
     require(has_k_ || !args_.k_out, "k_out", "expected none, since there is no k, got one");
-    if (has_k_) {
-      match_.shape("k_out", args_.k_out.value_or(Tensor()), {&s_.Tk, &s_.KH, &s_.D});
-      match_.dtype("k_out", *args_.k_out, {args_.q.scalar_type()});
-    }
-    if (args_.zeros_out) {
-      match_.shape("zeros_out", *args_.zeros_out, {&s_.T, &s_.QH, &s_.D});
-      match_.dtype("zeros_out", *args_.zeros_out, {args_.q.scalar_type()});
-    }
+    if (has_k_) check_output("k_out", args_.k_out, {&s_.Tk, &s_.KH, &s_.D});
+    if (args_.zeros_out) check_output("zeros_out", args_.zeros_out, {&s_.T, &s_.QH, &s_.D});
   }
 
   // A row of heads must be one run of evenly spaced elements, or (T, QH * D) is no view of it.

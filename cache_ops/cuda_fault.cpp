@@ -22,29 +22,43 @@ std::mutex& record_mutex() {
   return mutex;
 }
 
-FaultRecord read_when_idle(c10::Device device) {
+// Copies of the record have a stream of their own: graphs that other threads capture do not mind, whereas
+// waiting for the whole device would make their captures invalid. Callers hold the mutex.
+cudaStream_t record_stream(c10::DeviceIndex device) {
+  static std::array<cudaStream_t, C10_COMPILE_TIME_MAX_GPUS> streams{};
+  cudaStream_t& stream = streams.at(device);
+  if (stream == nullptr) C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
+}
+
+FaultRecord copy_record(c10::DeviceIndex device) {
   FaultRecord record;
-  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  const cudaStream_t stream = record_stream(device);
   C10_CUDA_CHECK(
-      cudaMemcpy(&record, cuda_fault_record(device.index()), sizeof record, cudaMemcpyDeviceToHost));
+      cudaMemcpyAsync(&record, cuda_fault_record(device), sizeof record, cudaMemcpyDeviceToHost, stream));
+  C10_CUDA_CHECK(cudaStreamSynchronize(stream));
   return record;
 }
 
 FaultRecord read_record(c10::Device device) {
   TORCH_CHECK_VALUE(!is_capturing(device), text("kvrope: the fault record of ", device,
                                                 " cannot be read while a graph is being captured"));
-  const FaultRecord record = read_when_idle(device);
-  // A launch of another thread may have claimed the record in between and still be filling it in.
-  return record.is_claimed ? read_when_idle(device) : record;
+  C10_CUDA_CHECK(cudaStreamSynchronize(c10::cuda::getCurrentCUDAStream(device.index())));
+  FaultRecord record = copy_record(device.index());
+  if (!record.is_claimed) return record;
+  // A launch on another stream may be filling it in.
+  while (record.kind == FaultKind::none) record = copy_record(device.index());
+  return copy_record(device.index());
 }
 
 // A claimed record is nobody's to write: it is emptied first and free again at the very end.
-void clear_record(FaultRecord* record) {
+void clear_record(c10::DeviceIndex device) {
   constexpr size_t claim = offsetof(FaultRecord, kind);
-  C10_CUDA_CHECK(cudaMemset(&record->kind, 0, sizeof(FaultRecord) - claim));
-  C10_CUDA_CHECK(cudaDeviceSynchronize());
-  C10_CUDA_CHECK(cudaMemset(&record->is_claimed, 0, claim));
-  C10_CUDA_CHECK(cudaDeviceSynchronize());  // a launch on another stream may follow at once
+  FaultRecord* record = cuda_fault_record(device);
+  const cudaStream_t stream = record_stream(device);
+  C10_CUDA_CHECK(cudaMemsetAsync(&record->kind, 0, sizeof(FaultRecord) - claim, stream));
+  C10_CUDA_CHECK(cudaMemsetAsync(&record->is_claimed, 0, claim, stream));
+  C10_CUDA_CHECK(cudaStreamSynchronize(stream));  // a launch on another stream may follow at once
 }
 
 std::optional<Fault> describe(const FaultRecord& record) {
@@ -80,6 +94,7 @@ FaultRecord* cuda_fault_record(c10::DeviceIndex device) {
 std::optional<Fault> cuda_last_fault(c10::Device device) {
   device = with_index(device);
   const c10::cuda::CUDAGuard guard(device);
+  const RelaxedCaptureMode relaxed;
   const std::lock_guard lock(record_mutex());
   return describe(read_record(device));
 }
@@ -87,10 +102,11 @@ std::optional<Fault> cuda_last_fault(c10::Device device) {
 void cuda_check(c10::Device device) {
   device = with_index(device);
   const c10::cuda::CUDAGuard guard(device);
+  const RelaxedCaptureMode relaxed;
   const std::lock_guard lock(record_mutex());
   const std::optional<Fault> fault = describe(read_record(device));
   if (!fault) return;
-  clear_record(cuda_fault_record(device.index()));
+  clear_record(device.index());
   TORCH_CHECK_INDEX(
       false, text("kvrope on ", device, ": ", fault->argument, " gives ", fault->value, " for row ",
                   fault->row, ": ", fault->kind,

@@ -17,8 +17,9 @@ struct Fault {
 };
 
 // One bad row of the first faulting launch on a device since the last check, or nothing. Waits for the
-// device. CPU devices never have one: there the call itself raises. Throws ValueError while a graph is being
-// captured. Several threads may launch, ask and clear at once.
+// current stream of the device; a launch on another stream that has not ended shows later. CPU devices never
+// have one: there the call itself raises. Throws ValueError while this thread captures a graph; captures of
+// other threads go on undisturbed. Several threads may launch, ask and clear at once.
 std::optional<Fault> last_fault(c10::Device device);
 
 // Throws c10::IndexError that describes last_fault(device) and clears it; returns when there is none.

@@ -36,41 +36,11 @@ void reshape_and_cache(const ReshapeAndCacheArguments& arguments) {
 }
 
 FusedArguments as_fused(const RopeArguments& rope) {
-  FusedArguments args;
-  args.q = rope.q;
-  if (rope.k) args.k = *rope.k;
-  args.pos = rope.pos;
-  args.cos_sin = rope.cos_sin;
-  args.is_neox = rope.is_neox;
-  args.offs = rope.offs;
-  args.rotary_dim = rope.rotary_dim;
-  args.rotary_dim_offset = rope.rotary_dim_offset;
-  args.q_out = rope.q_out;
-  args.k_out = rope.k_out;
-  args.q_scale = rope.q_scale;
-  args.mrope_section = rope.mrope_section;
-  args.mrope_interleaved = rope.mrope_interleaved;
-  args.q_weight = rope.q_weight;
-  args.k_weight = rope.k_weight;
-  args.eps = rope.eps;
-  args.weight_plus_one = rope.weight_plus_one;
-  return args;
+  return {rope, {}, rope.q, rope.k.value_or(at::Tensor()), false, std::nullopt, false};
 }
 
 FusedArguments as_fused(const ReshapeAndCacheArguments& cached) {
-  FusedArguments args;
-  args.k = cached.k;
-  args.v = cached.v;
-  args.key_cache = cached.key_cache;
-  args.value_cache = cached.value_cache;
-  args.slot_mapping = cached.slot_mapping;
-  args.k_scale = cached.k_scale;
-  args.v_scale = cached.v_scale;
-  args.flash_layout = cached.flash_layout;
-  args.apply_scale = cached.apply_scale;
-  args.swa_slot_mapping = cached.swa_slot_mapping;
-  args.kv_cache_dtype = cached.kv_cache_dtype;
-  return args;
+  return {{}, cached, at::Tensor(), cached.k, false, std::nullopt, false};
 }
 
 }  // namespace kvrope

@@ -14,6 +14,24 @@ std::string pattern_text(std::initializer_list<Size*> sizes) {
   return text + (sizes.size() == 1 ? ",)" : ")");
 }
 
+// Bytes of storage that the elements of a tensor lie in, counted from the storage's begin; in 128 bits, since
+// strides without data may be anything.
+__int128 bytes_reached(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return 0;
+  __int128 last = tensor.storage_offset();
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    last += static_cast<__int128>(tensor.size(dim) - 1) * tensor.stride(dim);
+  }
+  return (last + 1) * static_cast<__int128>(tensor.itemsize());
+}
+
+// torch lets a storage be resized under the tensors that look at it. Symbolic tensors have no elements.
+bool has_all_elements(const at::Tensor& tensor) {
+  if (!tensor.has_storage() || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return true;
+  const std::optional<int64_t> bytes = tensor.storage().sym_nbytes().maybe_as_int();
+  return !bytes || bytes_reached(tensor) <= *bytes;
+}
+
 }  // namespace
 
 bool Size::matches(const c10::SymInt& actual) {
@@ -64,6 +82,9 @@ void TensorMatcher::shape(const char* argument, const at::Tensor& tensor,
     TORCH_CHECK_VALUE(size->matches(actual[i++]), text(prefix(argument), "expected shape ",
                                                        pattern_text(sizes), ", got ", shape_text(tensor)));
   }
+  TORCH_CHECK_VALUE(has_all_elements(tensor),
+                    text(prefix(argument), "expected a storage that holds all elements of shape ",
+                         shape_text(tensor), ", got one of ", tensor.storage().sym_nbytes(), " bytes"));
 }
 
 void TensorMatcher::dtype(const char* argument, const at::Tensor& tensor,

@@ -34,7 +34,8 @@ class TensorMatcher {
   // `first` names the tensor whose device all others must have.
   TensorMatcher(const char* operation, const char* first, const at::Tensor& device_from);
 
-  // The tensor has this rank and these sizes, lives on the common device and is strided.
+  // The tensor has this rank and these sizes, lives on the common device, is strided, and its storage holds
+  // all of its elements.
   void shape(const char* argument, const at::Tensor& tensor, std::initializer_list<Size*> sizes) const;
   void dtype(const char* argument, const at::Tensor& tensor,
              std::initializer_list<at::ScalarType> fitting) const;

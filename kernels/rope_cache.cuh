@@ -40,9 +40,10 @@ namespace kvrope {
 __device__ __forceinline__ void record_fault(FaultRecord* record, FaultKind kind, int64_t row,
                                              int64_t value) {
   if (record == nullptr || atomicCAS(&record->is_claimed, 0, 1) != 0) return;
-  record->kind = kind;
   record->row = row;
   record->value = value;
+  __threadfence();  // the host reads while kernels run: where it sees a kind it finds the rest
+  record->kind = kind;
 }
 
 // For a row that may be a fault: one thread a token calls this, of its keys if the call has some.

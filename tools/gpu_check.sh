@@ -4,13 +4,15 @@
 #   tools/gpu_check.sh STAGE...
 #     build      configure, compile, install into build-gpu/site
 #     test       ctest, pytest, the quick shape regression on the GPU
-#     sanitize   memcheck, racecheck, initcheck, synccheck over the GoogleTests and the quick regression; memcheck over
-#                edges.json and the tests of numbers that fit nothing
+#     sanitize   memcheck, racecheck, initcheck, synccheck, side by side, over the GoogleTests, quick.json and edges.json;
+#                memcheck over the tests of numbers that fit nothing
+#     fuzz       100 000 random cases, half of them invalid, against the oracle
 #     bench      kvrope-regress bench and tools/bench_peers.py over tests/shapes/bench.json, with their plots
 #     verdicts   at T >= 1024 a planted slowdown of 10 % is SLOW, and the unchanged build is neither SLOW nor FAST
 #   KVROPE_CMAKE_ARGS        more CMake arguments
 #   KVROPE_BENCH_ARGS        more options of bench_peers.py, such as --seed-kernel PATH
 #   KVROPE_BENCH_OUT         folder of the results and plots of the bench stage (build-gpu/bench)
+#   KVROPE_FUZZ_SEED         seed of the fuzz stage (0)
 #   KVROPE_VERDICT_REPEATS   of each kind in the verdicts stage (20)
 #   KVROPE_SANITIZE_TESTS    GoogleTest filter of the sanitize stage
 #   KVROPE_SANITIZE_TAG      tag of the regression cases of the sanitize stage
@@ -47,19 +49,29 @@ stage_test() {
 }
 
 stage_sanitize() {
-  local tool status=0
+  local tool job status=0 jobs=()
+  export PYTORCH_NO_CUDA_MEMORY_CACHING=1  # each tensor is an allocation of its own, so that strays are seen
+  for tool in memcheck racecheck initcheck synccheck; do
+    sanitize_with $tool & jobs+=($!)
+  done
+  # Numbers that fit nothing, over views of larger tensors.
+  label=pytest sanitize_program memcheck python3 -m pytest -q -k cuda \
+    tests/python/test_{foreign_memory,field_faults}.py || status=1
+  for job in "${jobs[@]}"; do
+    wait "$job" || status=1
+  done
+  return $status
+}
+
+sanitize_with() {  # TOOL
+  local status=0
   local tests=("$build/kvrope_tests" "--gtest_filter=${KVROPE_SANITIZE_TESTS:-*CUDA*:*Cuda*:*cuda*-BenchCuda.*}" --gtest_brief=1)
   local cases=("$build/kvrope-regress" run tests/shapes/quick.json --device cuda)
   [[ -z ${KVROPE_SANITIZE_TAG-} ]] || cases+=(--tag "$KVROPE_SANITIZE_TAG")
-  export PYTORCH_NO_CUDA_MEMORY_CACHING=1  # each tensor is an allocation of its own, so that strays are seen
-  for tool in memcheck racecheck initcheck synccheck; do
-    sanitize_program $tool "${tests[@]}" || status=1
-    sanitize_program $tool "${cases[@]}" || status=1
-  done
-  # Reads and writes at the edges of tensors: numbers that fit nothing, tables that end with their memory, odd alignment.
-  label=edges sanitize_program memcheck "$build/kvrope-regress" run tests/shapes/edges.json --device cuda || status=1
-  label=pytest sanitize_program memcheck python3 -m pytest -q -k cuda \
-    tests/python/test_{foreign_memory,field_faults}.py || status=1
+  sanitize_program "$1" "${tests[@]}" || status=1
+  sanitize_program "$1" "${cases[@]}" || status=1
+  # Tables that end with their memory, odd alignments, sizes that are no power of two.
+  label=edges sanitize_program "$1" "$build/kvrope-regress" run tests/shapes/edges.json --device cuda || status=1
   return $status
 }
 
@@ -74,6 +86,10 @@ sanitize_program() {  # TOOL PROGRAM ARGS..., called $label where the program's 
   grep -Eq '[1-9][0-9]* (passed|tests?)\b' "$log" || result="FAILED: nothing passed"
   say "$name: $result ($((SECONDS - start)) s): $(grep -E 'SUMMARY|PASSED|[0-9] passed' "$log" | tr -s '\n=' ' ')"
   [[ $result == nothing* ]] || { tail -n 40 "$log"; return 1; }
+}
+
+stage_fuzz() {
+  "$build/kvrope-regress" fuzz --device cuda --cases 100000 --seed "${KVROPE_FUZZ_SEED:-0}"
 }
 
 stage_bench() {

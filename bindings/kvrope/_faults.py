@@ -22,14 +22,19 @@ class Fault(NamedTuple):
 
 
 def last_fault(device: Union[torch.device, str]) -> Optional[Fault]:
-    """The fault recorded on ``device`` since the last ``check``, or None. Waits for the device.
+    """The fault recorded on ``device`` since the last ``check``, or None.
 
-    Always None on a CPU device: there the call itself raises. ValueError while a graph is being captured.
+    Waits for the current stream; a launch on another stream that has not ended shows later. Always None on a
+    CPU device: there the call itself raises. ValueError while this thread captures a graph; captures of other
+    threads go on undisturbed.
     """
     fault = _C.last_fault(torch.device(device))
     return None if fault is None else Fault(*fault)
 
 
 def check(device: Union[torch.device, str]) -> None:
-    """Raise IndexError with the fault recorded on ``device``, if there is one, and clear it. Waits for the device."""
+    """Raise IndexError with the fault recorded on ``device``, if there is one, and clear it.
+
+    Waits as ``last_fault`` does.
+    """
     _C.check(torch.device(device))

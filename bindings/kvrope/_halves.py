@@ -34,6 +34,9 @@ def rope(
 ) -> Tuple[Tensor, Optional[Tensor]]:
     """Rotate q, or q and k, by RoPE, in one launch: the first half of ``fused_qk_rope_reshape_and_cache``.
 
+    a' = a cos - b sin, b' = b cos + a sin for each pair (RoFormer, arXiv:2104.09864), in fp32, rounded once. No row
+    is padding here: every position must be in the table.
+
     Args:
         q: (T, QH, D), float16, bfloat16 or float32. T may be 0.
         k: (Tk, KH, D), dtype of q, Tk >= T, KH dividing QH: rows T.. are copied to k_out unrotated. Or None.
@@ -104,6 +107,7 @@ def reshape_and_cache(
 ) -> None:
     """Write k and v into a paged KV cache, in one launch: the other half of ``fused_qk_rope_reshape_and_cache``.
 
+    Scales divide, as in vLLM's function of this name; fp8 saturates, NaN stays NaN.
     After ``rope`` with the same arguments every bit of the caches is that of the fused call with
     ``match_unfused=True``.
 

@@ -47,6 +47,9 @@ def fused_qk_rope_reshape_and_cache(
 ) -> Union[Tuple[Tensor, Tensor, Tensor, Tensor], Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
     """Rotate q and k by RoPE and write rotated k and unchanged v into a paged KV cache, in one launch.
 
+    a' = a cos - b sin, b' = b cos + a sin for each pair (RoFormer, arXiv:2104.09864), in fp32, rounded once. Name,
+    positional arguments and results are those of AITER's Triton kernel of the operation.
+
     T rows of q; Tk >= T rows of k and v, of which T..Tk-1 are KV-only (final already, not rotated); T_slot <= Tk
     slots; QH query heads, a multiple of the KH key and value heads; even head size D and any Dv, up to 512;
     R = rotary_dim. All tensors on one device (CPU or CUDA), each with any strides.

@@ -14,32 +14,11 @@ namespace kvrope {
 namespace {
 
 RopeArguments rope_half(const FusedArguments& args) {
-  RopeArguments half;
-  half.q = args.q;
-  half.k = args.k;
-  half.pos = args.pos;
-  half.cos_sin = args.cos_sin;
-  half.is_neox = args.is_neox;
-  half.offs = args.offs;
-  half.rotary_dim = args.rotary_dim;
-  half.rotary_dim_offset = args.rotary_dim_offset;
-  return half;
+  return {args, args.q, args.k};
 }
 
 ReshapeAndCacheArguments cache_half(const FusedArguments& args, const at::Tensor& k) {
-  ReshapeAndCacheArguments half;
-  half.k = k;
-  half.v = args.v;
-  half.key_cache = args.key_cache;
-  half.value_cache = args.value_cache;
-  half.slot_mapping = args.slot_mapping;
-  half.k_scale = args.k_scale;
-  half.v_scale = args.v_scale;
-  half.flash_layout = args.flash_layout;
-  half.apply_scale = args.apply_scale;
-  half.swa_slot_mapping = args.swa_slot_mapping;
-  half.kv_cache_dtype = args.kv_cache_dtype;
-  return half;
+  return {args, k};
 }
 
 class Halves : public testing::TestWithParam<CallOptions> {};

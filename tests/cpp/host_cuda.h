@@ -2,6 +2,8 @@
 // exchanges between lanes (host_block.h). Include before a header from kernels/.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 
 #if __has_include(<vector_types.h>)
@@ -57,18 +59,23 @@ inline void* dynamic_shared_memory() {
   return memory;
 }
 
+inline void __threadfence() {}
+
 inline int32_t atomicCAS(int32_t* at, int32_t expected, int32_t desired) {
   const int32_t old = *at;
   if (old == expected) *at = desired;
   return old;
 }
 
+// The device refuses what is not aligned.
 template <typename Word>
 Word __ldcs(const Word* from) {
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(from) % sizeof(Word), 0) << "load";
   return *from;
 }
 
 template <typename Word>
 void __stcs(Word* to, Word word) {
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(to) % sizeof(Word), 0) << "store";
   *to = word;
 }

@@ -314,12 +314,12 @@ TEST(KernelOnHost, MoreHeadsThanBlocks) {
   s.num_tokens = 1;
   s.kv_heads = s.q_heads = 16001;
   s.head_size = s.v_head_size = s.rotary_dim = 510;  // 255 pairs: single elements, one row at once
-  s.block_size = 1;
+  s.block_size = 2;
   s.x = 2;
   s.dtype = at::kBFloat16;
   s.is_fp8 = true;
   s.kind = CacheKind::split;
-  s.is_neox = s.is_plain = true;
+  s.is_neox = s.is_plain = s.has_runs = true;
   Served served;
   expect_same_as_cpu_kernel(s, served);
   s.norms_q = s.norms_k = true;

@@ -64,6 +64,13 @@ def pair_of(i: int, rotary_dim: int, is_neox: bool) -> tuple[int, int]:
     return (i, i + rotary_dim // 2) if is_neox else (2 * i, 2 * i + 1)
 
 
+def in_fp32_range(values: np.ndarray) -> np.ndarray:
+    """Infinity and zero where fp32 has nothing else, which a scale cannot take back; otherwise not rounded."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        rounded = values.astype(np.float32).astype(np.float64)
+    return np.where(np.isinf(rounded) | (rounded == 0), rounded, values)
+
+
 def normed(x: np.ndarray, weight: np.ndarray, eps: float, plus_one: bool) -> Rows:
     """RMSNorm of each head of x (rows, heads, D). A sum of squares that no fp32 holds is infinite."""
     with np.errstate(all="ignore"):
@@ -90,8 +97,8 @@ def rotate(rows: Rows, angles: np.ndarray, is_neox: bool, rotary_dim: int, rotar
         dim_a, dim_b = rotary_dim_offset + j_a, rotary_dim_offset + j_b
         a, b = x[:, :, dim_a], x[:, :, dim_b]
         with np.errstate(invalid="ignore"):
-            rows.value[:, :, dim_a] = a * cos_a - b * sin_a
-            rows.value[:, :, dim_b] = b * cos_b + a * sin_b
+            rows.value[:, :, dim_a] = in_fp32_range(a * cos_a - in_fp32_range(b * sin_a))
+            rows.value[:, :, dim_b] = in_fp32_range(b * cos_b + in_fp32_range(a * sin_b))
             rows.magnitude[:, :, dim_a] = np.abs(a * cos_a) + np.abs(b * sin_a)
             rows.magnitude[:, :, dim_b] = np.abs(b * cos_b) + np.abs(a * sin_b)
         rows.is_computed[:, :, [dim_a, dim_b]] = True

@@ -185,3 +185,37 @@ def test_scales_that_count_are_judged(device: str, name: str, what: str) -> None
     call.arguments[name] = IGNORED[what](device)
     with pytest.raises((ValueError, TypeError), match=f"fused_qk_rope_reshape_and_cache: {name}: expected"):
         call.run()
+
+
+TENSORS = ["q", "k", "v", "key_cache", "value_cache", "slot_mapping", "pos", "cos_sin", "k_scale", "v_scale"]
+
+
+@pytest.mark.parametrize("name", TENSORS)
+@pytest.mark.parametrize("left", [0, 3])
+def test_storage_that_has_become_too_small(device: str, name: str, left: int) -> None:
+    """torch lets a storage be resized under its tensors: their elements are then anybody's."""
+    arguments = build(Case(device=device, cache_dtype=torch.float8_e4m3fn, k_scale=0.5, v_scale=2.0)).arguments
+    arguments[name] = arguments[name].clone()
+    shape = tuple(arguments[name].shape)
+    arguments[name].untyped_storage().resize_(left)
+    memory = memory_of({key: value for key, value in arguments.items() if key != name})
+    with pytest.raises(ValueError) as error:
+        kvrope.fused_qk_rope_reshape_and_cache(**arguments)
+    expected = f"{name}: expected a storage that holds all elements of shape {shape}, got one of {left} bytes"
+    assert str(error.value) == f"fused_qk_rope_reshape_and_cache: {expected}"
+    memory.compare()
+
+
+@pytest.mark.parametrize("name", ["key_cache", "value_cache", "q_out", "k_out", "zeros_out"])
+def test_written_tensor_that_requires_grad(device: str, name: str) -> None:
+    """As torch's own out= arguments: its gradient would be another's."""
+    arguments = build(Case(device=device)).arguments
+    rows = {output: torch.zeros_like(arguments["q"]) for output in ("q_out", "zeros_out")}
+    arguments = {**arguments, **rows, "k_out": torch.zeros_like(arguments["k"])}
+    arguments[name] = arguments[name].requires_grad_()
+    memory = memory_of(arguments)
+    with pytest.raises(ValueError, match=f": {name}: is written, and no gradient flows through the call"):
+        kvrope.fused_qk_rope_reshape_and_cache(**arguments)
+    memory.compare()
+    with torch.no_grad():
+        kvrope.fused_qk_rope_reshape_and_cache(**arguments)

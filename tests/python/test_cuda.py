@@ -136,11 +136,28 @@ def test_fault_right_after_the_last_was_cleared(cuda: str) -> None:
     for _ in range(200):
         with torch.cuda.stream(stream):
             call.run()
+        stream.synchronize()
         with pytest.raises(IndexError):
             kvrope.check(cuda)
         with torch.cuda.stream(stream):
             call.run()
+        stream.synchronize()
         assert kvrope.last_fault(cuda) is not None
+        with pytest.raises(IndexError):
+            kvrope.check(cuda)
+
+
+def test_asking_waits_for_the_current_stream(cuda: str) -> None:
+    """A launch behind a long wait is seen by who asks on its stream, and does not hold up who asks on another."""
+    call = build(Case(cuda, **FAULTS["slot"], q_out="contiguous", k_out="contiguous"))
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        call.run()
+    assert kvrope.last_fault(cuda) is None and not stream.query()
+    with torch.cuda.stream(stream):
+        assert kvrope.last_fault(cuda) == kvrope.Fault("slot_out_of_range", "slot_mapping", 2, 128)
         with pytest.raises(IndexError):
             kvrope.check(cuda)
 

@@ -6,13 +6,12 @@ from typing import Any
 import kvrope
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from cases import Call, Case, verify
 from cuda_calls import captured
 from halves import rope_call, write_call
-from test_torch_citizen import check_equal_to_eager, fresh_compiler, step_arguments  # noqa: F401
+from test_torch_citizen import check_one_compilation, fresh_compiler  # noqa: F401
 from without_data import converted_call, on_meta
 
 FP8 = torch.float8_e4m3fn
@@ -117,25 +116,13 @@ def halves(q, k, v, key_cache, value_cache, slot_mapping, pos, cos_sin, k_scale)
     return q_out + 1, only_q * 1, k_out * 1, key_cache[0] * 2
 
 
-def check_one_compilation(device: str, backend: str) -> None:
-    """It serves every T; results and caches are eager's, to the bit."""
-    counter = CompileCounterWithBackend(backend)
-    compiled = torch.compile(halves, fullgraph=True, backend=counter)
-    for num_tokens in (5, 2, 9, 64):
-        arguments = step_arguments(device, num_tokens)
-        for index in (0, 1, 2, 5, 6):  # q, k, v, slot_mapping, pos
-            torch._dynamo.mark_dynamic(arguments[index], 0)
-        check_equal_to_eager(halves, compiled, arguments)
-    assert counter.frame_count == 1
-
-
 def test_compiled_with_symbolic_token_count(device: str, fresh_compiler: Any) -> None:  # noqa: F811
-    check_one_compilation(device, "aot_eager")
+    check_one_compilation(halves, device, "aot_eager")
 
 
 def test_compiled_by_inductor(cuda: str, fresh_compiler: Any) -> None:  # noqa: F811
     """On the CPU it takes a minute for the arithmetic around; test_torch_citizen.py has a case there."""
-    check_one_compilation(cuda, "inductor")
+    check_one_compilation(halves, cuda, "inductor")
 
 
 @every_call

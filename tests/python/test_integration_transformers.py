@@ -113,7 +113,7 @@ def distance(first: torch.Tensor, second: torch.Tensor) -> float:
     return (first - second).pow(2).mean().sqrt().item()
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt-neox"])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt-neox", "qwen3", "phi3"])
 def test_bf16_logits(device: str, name: str) -> None:
     """As far from the engine's as its own back ends are from each other, and no farther from fp32 than it is.
 
@@ -254,6 +254,16 @@ def rewrite_forward(model: torch.nn.Module) -> None:
     layer.__class__.__module__ = "transformers.models.llama.modeling_llama"
 
 
+def enable_half(model: torch.nn.Module) -> None:
+    integration.enable(model)
+    del model.model.layers[-1].self_attn.forward
+
+
+def enable_and_replace_rotary(model: torch.nn.Module) -> None:
+    integration.enable(model)
+    model.model.rotary_emb = copy.deepcopy(model.model.rotary_emb)
+
+
 REFUSED = {
     "replaced layer": ("LlamaAttention with its own forward, got one that is replaced", replace_last_layer),
     "replaced rotary": (
@@ -267,8 +277,16 @@ REFUSED = {
         subclass_layer,
     ),
     "other code": (
-        "forward that calls apply_rotary_pos_emb and ALL_ATTENTION_FUNCTIONS, got",
+        "forward that calls transformers' apply_rotary_pos_emb and ALL_ATTENTION_FUNCTIONS, got another",
         rewrite_forward,
+    ),
+    "half enabled": (
+        "all or no layers enabled with the model's rotary embedding, got 1 of 2: disable it first",
+        enable_half,
+    ),
+    "enabled with another rotary": (
+        "all or no layers enabled with the model's rotary embedding, got 0 of 2: disable it first",
+        enable_and_replace_rotary,
     ),
     "dtype": ("a model in float32, float16 or bfloat16, got torch.float64", torch.nn.Module.double),
 }
@@ -286,7 +304,35 @@ def test_refused_whole(name: str) -> None:
     assert [vars(module) for module in model.modules()] == before
 
 
+def test_replaced_rotation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rotation that is not the model's own would be left out without a word."""
+    model = small_model("llama")
+    monkeypatch.setattr(transformers.models.llama.modeling_llama, "apply_rotary_pos_emb", lambda *args: args[:2])
+    with pytest.raises(ValueError, match="forward that calls transformers' apply_rotary_pos_emb, got another"):
+        integration.enable(model)
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_failure_while_enabling(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model("llama")
+    last, own = model.model.layers[-1].self_attn, torch.nn.Module.__setattr__
+
+    def fail_at_last(module: torch.nn.Module, name: str, value: object) -> None:
+        if module is last and name == "forward":
+            raise MemoryError
+        own(module, name, value)
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(torch.nn.Module, "__setattr__", fail_at_last)
+        integration.enable(model)
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
 def test_unknown_models_and_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    for function in ("enable", "disable"):
+        for model, got in ((None, "a NoneType"), ("llama", "a str"), (transformers.LlamaModel, "LlamaModel")):
+            with pytest.raises(TypeError, match=f"{function}: model: expected a torch.nn.Module, got {got}$"):
+                getattr(integration, function)(model)
     with pytest.raises(
         ValueError, match="among GPTNeoXAttention.*got transformers.models.gemma.*GemmaAttention"
     ):

@@ -58,6 +58,15 @@ def test_oracle_agrees_for_padding_and_window() -> None:
     verify(Case(slots=[3, -1, 20, 4], swa=[-1, 7, 9, 40, -1] + [90] * 20, num_kv_rows=7), HONEST)
 
 
+@pytest.mark.parametrize("value, scale", [(3e38, 3.0), (1e-38, 1e-40)])
+def test_oracle_agrees_where_fp32_ends(value: float, scale: float) -> None:
+    """A rotation is one of fp32: an infinity or a zero before the scale stays one after it."""
+    table = torch.tensor([[1.0] * 8 + [-1.0] * 8, [1e-30] * 16], dtype=torch.float64)
+    call = dict(dtype=torch.bfloat16, head_size=16, k_scale=scale, table=table, table_rows=2, pos=[0, 1])
+    k = torch.full((2, 2, 16), value, dtype=torch.float64)
+    verify(Case(num_tokens=2, kv_heads=2, k=k, slots=[0, 1], **call), HONEST)
+
+
 @pytest.mark.parametrize("fp8, dtype", [(E4M3, torch.float8_e4m3fn), (E5M2, torch.float8_e5m2)])
 def test_fp8_table_is_torchs(fp8, dtype: torch.dtype) -> None:
     decoded = torch.arange(256, dtype=torch.uint8).view(dtype).double().numpy()

@@ -1,38 +1,73 @@
 """Every Python block of README.md runs as it stands; every test that it names is there."""
 
+import importlib
 import re
 from pathlib import Path
 
 import pytest
-import torch
 
 README = Path(__file__).parents[2] / "README.md"
 
 
-def python_blocks() -> list[tuple[int, str]]:
-    """(line number, source) of each block."""
+ONE_PROGRAM = "## For engine authors"  # its blocks go on from each other; all others stand alone, as pasted
+
+
+def programs() -> dict[str, list[tuple[int, str]]]:
+    """(line number, source) of the blocks of each program, which is named by its first line."""
     text = README.read_text() if README.is_file() else ""
-    return [
-        (text.count("\n", 0, match.start(1)) + 1, match[1])
-        for match in re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S)
-    ]
+    found: dict[str, list[tuple[int, str]]] = {}
+    for match in re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S):
+        line = text.count("\n", 0, match.start(1)) + 1
+        heading = re.findall(r"^## .*", text[: match.start()], re.M)[-1]
+        name = "engine_authors" if heading == ONE_PROGRAM else f"line{line}"
+        found.setdefault(name, []).append((line, match[1]))
+    return found
 
 
-BLOCKS = python_blocks()
+PROGRAMS = programs()
 
 
-def test_readme_has_python_blocks() -> None:
+def test_readme_has_programs() -> None:
     assert README.is_file(), "README.md is missing"
-    assert BLOCKS, "README.md has no ```python block"
+    assert len(PROGRAMS) > 4 and len(PROGRAMS["engine_authors"]) > 4
 
 
-@pytest.mark.parametrize("line, source", BLOCKS, ids=[f"line{line}" for line, _ in BLOCKS])
-def test_block_runs(line: int, source: str) -> None:
-    """Each block stands alone, as someone would paste it."""
-    if "cuda" in source and "is_available" not in source and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    code = compile("\n" * (line - 1) + source, str(README), "exec")  # tracebacks then show README's lines
-    exec(code, {"__name__": "readme"})
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program_runs(name: str) -> None:
+    names = {"__name__": "readme"}
+    for line, source in PROGRAMS[name]:
+        code = compile("\n" * (line - 1) + source, str(README), "exec")  # tracebacks then show README's lines
+        exec(code, names)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program_checks_itself(name: str) -> None:
+    """Each block but definitions says what it expects, and runs without a GPU too."""
+    source = "".join(source for _, source in PROGRAMS[name])
+    assert source.count("\nassert ") >= len(PROGRAMS[name]) - 1
+    assert "cuda" not in source or "is_available" in source
+
+
+def test_fields_of_transformers_exist() -> None:
+    """The column of the engine that is installed, beside the words that are ours."""
+    engine = pytest.importorskip("transformers.generation.continuous_batching")
+    llama = importlib.import_module("transformers.models.llama.modeling_llama")
+    paths = [*Path(engine.__file__).parent.glob("*.py"), Path(llama.__file__)]
+    sources = "".join(path.read_text() for path in paths)
+    rows = [line.split("|") for line in section(ONE_PROGRAM).splitlines() if line.startswith("| ")]
+    fields = {field for row in rows[1:] for field in re.findall(r"`(\w+)`", row[4])}
+    ours = {"build_cos_sin", "FAMILIES"}
+    assert len(fields) > 8
+    assert [field for field in fields - ours if not re.search(rf"\b{field}\b", sources)] == []
+
+
+def test_links_lead_somewhere() -> None:
+    text = README.read_text()
+    headings = re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    anchors = {"#" + re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) > 8
+    assert [link for link in links if link not in anchors and not (README.parent / link).is_file()] == []
 
 
 PROMISES = "## What is promised, and by which test"

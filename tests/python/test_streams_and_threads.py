@@ -24,9 +24,9 @@ NUM_THREADS = 8
 SPIN = 20_000_000  # clock cycles: about ten milliseconds
 
 
-def run_threads(work: Callable[[int], None]) -> None:
+def run_threads(work: Callable[[int], None], count: int = NUM_THREADS) -> None:
     """work(i) in a thread for each i, all at once; an exception of any of them is this test's."""
-    start, failures = threading.Barrier(NUM_THREADS), []
+    start, failures = threading.Barrier(count), []
 
     def guarded(i: int) -> None:
         try:
@@ -35,7 +35,7 @@ def run_threads(work: Callable[[int], None]) -> None:
         except BaseException as error:  # noqa: BLE001  (pytest's own failures are no Exception)
             failures.append(error)
 
-    threads = [threading.Thread(target=guarded, args=(i,)) for i in range(NUM_THREADS)]
+    threads = [threading.Thread(target=guarded, args=(i,)) for i in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -142,6 +142,40 @@ def test_faults_are_whole_while_threads_launch_and_clear(cuda: str) -> None:
     with pytest.raises(IndexError):
         kvrope.check(cuda)
     assert kvrope.last_fault(cuda) is None
+
+
+def test_asking_while_another_thread_captures(cuda: str) -> None:
+    """Waiting for the whole device would make the other thread's graph invalid."""
+    outputs = dict(q_out="contiguous", k_out="contiguous")
+    call, faulty = build(Case(cuda, **outputs)), build(Case(cuda, slots=[1000] * 5, **outputs))
+    call.run()
+    expected = call.arguments["q_out"].clone()
+    torch.cuda.synchronize()
+    captures, asked = threading.Event(), threading.Event()
+    graph = torch.cuda.CUDAGraph()
+
+    def capture() -> None:
+        with torch.cuda.graph(graph):
+            call.run()
+            captures.set()
+            assert asked.wait(60)
+            call.run()
+
+    def ask() -> None:
+        assert captures.wait(60)
+        try:
+            faulty.run()
+            assert kvrope.last_fault(cuda).value == 1000
+            with pytest.raises(IndexError, match="1000"):
+                kvrope.check(cuda)
+            assert kvrope.last_fault(cuda) is None
+        finally:
+            asked.set()
+
+    run_threads(lambda i: (capture, ask)[i](), 2)
+    call.arguments["q_out"].zero_()
+    graph.replay()
+    assert torch.equal(call.arguments["q_out"], expected)
 
 
 def test_second_host_thread_with_a_stream_of_its_own(cuda: str) -> None:

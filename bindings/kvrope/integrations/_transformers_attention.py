@@ -6,6 +6,7 @@ left out, and between the layer and the attention function stands FusedAttention
 call of kvrope and passes a cache on whose ``update`` only reads.
 """
 
+import inspect
 from functools import partial
 from types import FunctionType
 from typing import Any, Callable, List, Optional, Tuple
@@ -28,7 +29,10 @@ class FusedForward:
 
     is_kvrope = True
 
-    def __init__(self, layer: torch.nn.Module, attention: "FusedAttention") -> None:
+    def __init__(
+        self, layer: torch.nn.Module, attention: "FusedAttention", rotary: torch.nn.Module
+    ) -> None:
+        self.rotary = rotary
         own = type(layer).forward
         names = {**own.__globals__, **dict(zip(_REPLACED, (_not_yet_rotated, attention)))}
         del names["__name__"]  # by it torch.compile would look names up in the module
@@ -38,9 +42,19 @@ class FusedForward:
 
     @staticmethod
     def missing_names(layer: torch.nn.Module) -> List[str]:
-        """The names that the layer's forward would have to use, and does not."""
-        code = getattr(type(layer).forward, "__code__", None)
-        return [name for name in _REPLACED if code is None or name not in code.co_names]
+        """The names that the layer's forward would have to use as transformers defines them, and does not."""
+        own = type(layer).forward
+        code, names = getattr(own, "__code__", None), getattr(own, "__globals__", {})
+        if code is None:
+            return list(_REPLACED)
+        rotation = getattr(inspect.unwrap(names.get(_REPLACED[0])), "__code__", None)
+        is_known = (
+            rotation is not None and rotation.co_filename == code.co_filename,
+            names.get(_REPLACED[1]) is ALL_ATTENTION_FUNCTIONS,
+        )
+        return [
+            name for name, known in zip(_REPLACED, is_known) if not known or name not in code.co_names
+        ]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         is_paged = isinstance(kwargs.get("cache"), PagedAttentionCache)

@@ -42,28 +42,37 @@ def enable(model: Module) -> None:
 
     For Llama, Qwen2, Qwen3, Mistral, Gemma-2 and Gemma-3 (text), Phi-3, GPT-NeoX and gpt-oss, in float32,
     float16 or bfloat16, on CPU or CUDA. The angles are those of the model's own rotary module, in the model's
-    dtype. Not while the model generates; a persistent manager's captured graphs stay what they are. A second
-    call changes nothing.
+    dtype: that module must not be replaced while the model is enabled. Not while the model generates; a
+    persistent manager's captured graphs stay what they are. A second call changes nothing.
 
     Raises:
-        ValueError: a version of transformers, a model or a layer that is not known. No layer is changed then.
+        ValueError: a version of transformers, a model or a layer that is not known, or a model of which only
+            some layers, or layers with another rotary module, are enabled. No layer is changed then.
+        TypeError: no torch.nn.Module.
     """
+    _check_module("enable", model)
     _check_version()
     from ._transformers_attention import FusedAttention, FusedForward
     from ._transformers_table import RotaryTables
 
-    if _enabled_layers(model):
-        return
-    layers, rotary = _checked_parts(model, FusedForward.missing_names)
+    layers, rotary = _parts(model)
+    if enabled := _enabled_layers(model):
+        return _check_enabled(layers, [layer for layer in enabled if layer.forward.rotary is rotary])
+    _check_parts(model, layers, rotary, FusedForward.missing_names)
     attention = FusedAttention(RotaryTables(rotary, model.config.get_text_config()))
-    forwards = [FusedForward(layer, attention) for layer in layers]
-    for layer, forward in zip(layers, forwards):
-        layer.forward = forward
+    forwards = [FusedForward(layer, attention, rotary) for layer in layers]
+    try:
+        for layer, forward in zip(layers, forwards):
+            layer.forward = forward
+    except BaseException:
+        disable(model)
+        raise
 
 
 def disable(model: Module) -> None:
     """Give every layer of ``model`` its own forward back. Not while the model generates. Without ``enable``
-    before it, nothing happens."""
+    before it, nothing happens. TypeError for what is no torch.nn.Module."""
+    _check_module("disable", model)
     for layer in _enabled_layers(model):
         del layer.forward
 
@@ -72,30 +81,47 @@ def _enabled_layers(model: Module) -> List[Module]:
     return [module for module in model.modules() if getattr(vars(module).get("forward"), "is_kvrope", False)]
 
 
+def _check_module(function: str, model: object) -> None:
+    if not isinstance(model, Module):
+        got = model.__name__ if isinstance(model, type) else f"a {type(model).__name__}"
+        name = f"kvrope.integrations.transformers.{function}"
+        raise TypeError(f"{name}: model: expected a torch.nn.Module, got {got}")
+
+
 def _check_version() -> None:
     version = transformers.__version__
     if not version.startswith(tuple(f"{known}." for known in SUPPORTED_VERSIONS)):
         raise ValueError(_refusal(f"transformers {' or '.join(SUPPORTED_VERSIONS)}", version))
 
 
-def _checked_parts(
-    model: Module, missing_names: Callable[[Module], List[str]]
-) -> Tuple[List[Module], Module]:
-    """The attention layers and the rotary embedding of a model that is known in every part."""
+def _parts(model: Module) -> Tuple[List[Module], Module]:
+    """The attention layers and the rotary embedding."""
     layers = [module for module in model.modules() if type(module).__name__.endswith("Attention")]
     rotaries = [module for module in model.modules() if type(module).__name__.endswith("RotaryEmbedding")]
     if not layers or len(rotaries) != 1:
         counted = f"{len(layers)} and {len(rotaries)} in a {type(model).__name__}"
         raise ValueError(_refusal("a model with attention layers and one rotary embedding", counted))
+    return layers, rotaries[0]
+
+
+def _check_enabled(layers: List[Module], enabled: List[Module]) -> None:
+    if len(enabled) != len(layers):
+        got = f"{len(enabled)} of {len(layers)}: disable it first"
+        raise ValueError(_refusal("all or no layers enabled with the model's rotary embedding", got))
+
+
+def _check_parts(
+    model: Module, layers: List[Module], rotary: Module, missing_names: Callable[[Module], List[str]]
+) -> None:
+    """The model is known in every part."""
     for layer in layers:
-        _check_layer(layer, rotaries[0], missing_names(layer))
+        _check_layer(layer, rotary, missing_names(layer))
     if model.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise ValueError(_refusal("a model in float32, float16 or bfloat16", str(model.dtype)))
     indices = [layer.layer_idx for layer in layers]
     count = model.config.get_text_config().num_hidden_layers
     if sorted(indices) != list(range(count)):
         raise ValueError(_refusal(f"one attention layer for each of {count} layers", f"layers {indices}"))
-    return layers, rotaries[0]
 
 
 def _check_layer(layer: Module, rotary: Module, missing_names: List[str]) -> None:
@@ -114,7 +140,7 @@ def _check_layer(layer: Module, rotary: Module, missing_names: List[str]) -> Non
             )
     if missing_names:
         raise ValueError(
-            _refusal(f"{name}.forward that calls {' and '.join(missing_names)}", "one that does not")
+            _refusal(f"{name}.forward that calls transformers' {' and '.join(missing_names)}", "another")
         )
 
 
