@@ -280,8 +280,8 @@ void draw_explicit_positions(FuzzDraft& draft, Draw& draw, const Offsets& offset
   if (draft.axes == 1 || draw.chance(0.3)) return draft.set("/positions/values", values());
   Json axes = Json::array();
   for (int64_t axis = 0; axis < draft.axes; ++axis) axes.push_back(values());
-  draft.keys["positions"].erase("axes");
   draft.set("/positions/values", axes);
+  draft.keys["positions"].erase("axes");  // the lists say it
 }
 
 void draw_mrope(FuzzDraft& draft, Draw& draw) {
