@@ -70,7 +70,7 @@ void load_angles(const RopeCacheParams& p, int64_t token, Angles& angles) {
   const int64_t sine_offset = style.sine_offset(p.rotary_dim);
   for (int j = 0; j < p.rotary_dim; ++j) {
     const int64_t column = style.cosine_column(j, p.rotary_dim);
-    const TableT* row = rows[axis_of_frequency(p.mrope, p.rotary_dim / 2, style.pair_of(j, p.rotary_dim))];
+    const TableT* row = rows[p.axes.of(style.pair_of(j, p.rotary_dim))];
     angles.cos[j] = to_float(row[column * p.cos_sin.column_stride]);
     angles.sin[j] = to_float(row[(column + sine_offset) * p.cos_sin.column_stride]);
   }
@@ -192,7 +192,7 @@ template <typename T, typename CacheT>
 void serve_token(const RopeCacheParams& p, const NormFactors& factors, int64_t token, int64_t slot,
                  Head<T>& head, Angles& angles) {
   const bool is_rotated = token < p.num_tokens;
-  const bool has_position = is_rotated && is_in_table(p, deciding_position(p, token));
+  const bool has_position = is_rotated && is_in_table(p, deciding_position<kNumAxes>(p, token));
   if (has_position) load_angles(p, token, angles);
   const T zero = from_float<T>(0.0f);
 

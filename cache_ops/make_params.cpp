@@ -109,7 +109,7 @@ void add_rotation(const FusedArguments& args, RopeCacheParams& p) {
   if (args.pos.dim() == 2) {
     p.pos_axis_stride = args.pos.stride(0);
     const auto& section = *args.mrope_section;
-    p.mrope = {static_cast<uint16_t>(section[1]), static_cast<uint16_t>(section[2]), args.mrope_interleaved};
+    p.axes = frequency_axes({{section[0], section[1], section[2]}, args.mrope_interleaved});
   }
   if (args.offs) p.offs = index_array(*args.offs);
   p.has_offs = args.offs.has_value();

@@ -105,10 +105,10 @@ CompactParams make_compact(const RopeCacheParams& p) {
   c.k_weight = narrow(p.k_weight);
   c.norm_eps = p.norm_eps;
   c.pos_axis_stride = narrow(p.pos_axis_stride);
-  c.mrope = p.mrope;
   c.weight_plus_one = p.weight_plus_one;
   c.q_out_dtype = p.q_out_dtype;
   c.q_scale = p.q_scale;
+  c.axes = p.axes;
   return c;
 }
 

@@ -28,12 +28,12 @@ __device__ __forceinline__ bool sees_later_row(const Params& p, const LaunchPlan
 }
 
 // For a slot that a later row asks for: whether that row will be cached, or leaves it for want of a position.
-template <typename Index>
+template <int kAxes, typename Index>
 __device__ __noinline__ bool goes_to_later_row(const BasicRopeCacheParams<Index>& p, Index token,
                                                Index slot) {
   for (Index later = token + 1; later < p.slot_mapping.size; ++later) {
     if (cache_slot(p, later) != static_cast<int64_t>(slot)) continue;
-    if (later >= p.num_tokens || is_in_table(p, deciding_position(p, later))) return true;
+    if (later >= p.num_tokens || is_in_table(p, deciding_position<kAxes>(p, later))) return true;
   }
   return false;
 }
@@ -44,7 +44,7 @@ __device__ __forceinline__ bool is_superseded(const Params& p, const LaunchPlan&
                                               const CheckedIndex<Index>& slot, bool sees_one) {
   if (!plan.keeps_last_of_slot) return false;
   const bool is_asked_for = __syncthreads_or(sees_one);
-  return is_asked_for && slot.is_valid && goes_to_later_row<Index>(p, token, slot.value);
+  return is_asked_for && slot.is_valid && goes_to_later_row<kMaxAxes<Params>, Index>(p, token, slot.value);
 }
 
 }  // namespace kvrope

@@ -2,7 +2,7 @@
 // compiled that nothing of it is asked for; their parameters are of a type of their own with the same
 // contents. A launch of a microsecond spends most of its time fetching its instructions: plain calls need
 // half as many. Extended calls have the sizes, rows and tables of plain ones, and what newer models do to a
-// head on its way: RMSNorm.
+// head on its way: RMSNorm, positions on three axes, queries in fp8.
 #pragma once
 
 #include <type_traits>
@@ -23,6 +23,10 @@ template <typename Params>
 constexpr bool kHasPlainForm = kIsPlain<Params>;
 template <>
 inline constexpr bool kHasPlainForm<ExtendedParams> = true;
+
+// Axes on which a token may have a position of its own.
+template <typename Params>
+constexpr int kMaxAxes = kIsPlain<Params> ? 1 : kNumAxes;
 
 template <typename Params>
 using IndexOf = decltype(Params::num_tokens);
@@ -74,13 +78,23 @@ __device__ __forceinline__ int rotary_dim_offset(const Params& p) {
 }
 
 template <typename Params>
+__device__ __forceinline__ bool has_axes(const Params& p) {
+  return !kIsPlain<Params> && p.pos_axis_stride != 0;
+}
+
+template <typename Params>
+__device__ __forceinline__ bool has_fp8_queries(const Params& p) {
+  return !kIsPlain<Params> && p.q_out_dtype != p.dtype;
+}
+
+template <typename Params>
 __device__ __forceinline__ bool extends_queries(const Params& p) {
-  return p.q_weight.data != nullptr;
+  return p.q_weight.data != nullptr || has_axes(p) || has_fp8_queries(p);
 }
 
 template <typename Params>
 __device__ __forceinline__ bool extends_keys(const Params& p) {
-  return p.k_weight.data != nullptr;
+  return p.k_weight.data != nullptr || has_axes(p);
 }
 
 // Rows are served by code that knows of extensions, or by code that does not and has the registers for

@@ -25,6 +25,7 @@
 
 #include "cache_row.cuh"
 #include "dependent_launch.cuh"
+#include "fp8_queries.cuh"
 #include "head_norm.cuh"
 #include "head_slice.cuh"
 #include "last_of_slot.cuh"
@@ -47,13 +48,13 @@ __device__ __forceinline__ void record_fault(FaultRecord* record, FaultKind kind
 }
 
 // For a row that may be a fault: one thread a token calls this, of its keys if the call has some.
-template <typename Index>
+template <int kAxes, typename Index>
 __device__ __noinline__ void record_fault_of_row(const BasicRopeCacheParams<Index>& p, Index token,
                                                  bool has_position) {
   const Slot slot = resolve_slot(p, token);
   if (slot.state == SlotState::padding) return;
   if (!has_position) {
-    record_fault(p.fault_record, FaultKind::position_out_of_range, token, deciding_position(p, token));
+    record_fault(p.fault_record, FaultKind::position_out_of_range, token, deciding_position<kAxes>(p, token));
   } else if (slot.state == SlotState::slot_out_of_range) {
     record_fault(p.fault_record, FaultKind::slot_out_of_range, token, slot.value);
   } else if (slot.state == SlotState::window_out_of_range) {
@@ -107,27 +108,42 @@ __device__ __forceinline__ void query_rows(const Params& p, const LaunchPlan& pl
   wait_for_earlier_kernels();
   HeadSlice<T, kVec> x;
   if (has_slice) x = load_slice<T, kVec>(from, p.q.dim_stride, dims);
-  const PendingPosition<Params> pending(p, work.token, true);
+  const PendingPosition<Params, kIsExtended ? kNumAxes : 1> pending(p, work.token, true);
+  float scale = kIsExtended && has_fp8_queries(p) ? query_scale(p, work.head) : 1.0f;
   const HeadNorm<T, kVec, kIsNeox, kIsExtended, Params> norm(p, plan, p.q_weight, dims, work.slice, true);
 
-  const CheckedIndex<Index> position = pending.checked(p);
+  const auto position = pending.checked(p);
   if (has_zeros_out(p) && has_slice) fill_rows<T, kVec>(p.zeros_out, work, dims, 0.0f);
   if (!position.is_valid) {
-    if (!has_keys(p) && work.slice == 0 && work.head == 0) record_fault_of_row<Index>(p, work.token, false);
-    if (has_slice) fill_rows<T, kVec>(p.q_out, work, dims, out_of_table_value<Index>(p, work.token));
-    return;
+    if (!has_keys(p) && work.slice == 0 && work.head == 0)
+      record_fault_of_row<kMaxAxes<Params>, Index>(p, work.token, false);
+    if (!has_slice) return;
+    const float value = out_of_table_value<Index>(p, work.token);
+    if (kIsExtended && has_fp8_queries(p)) return fill_rows<fp8_e4m3, kVec>(p.q_out, work, dims, value);
+    return fill_rows<T, kVec>(p.q_out, work, dims, value);
   }
-  const SliceRotation<kIsNeox, kVec, Params> rotation(p, dims, position);
+  const SliceRotation<kIsNeox, kVec, Params, decltype(position)> rotation(p, dims, position);
   T* to = head_of<T>(p.q_out, work.token, work.head);
 #pragma unroll 1
   for (int head = work.head;;) {
-    if (dims.is_rotated || norm.is_given()) {
+    if constexpr (kIsExtended) {
       SliceValues<kVec> values = norm.is_given() ? norm.norm(from, p.q.dim_stride, x) : widen(x);
       if (dims.is_rotated) rotation.rotate(values);
-      x = narrow<T>(values);
+      if (has_fp8_queries(p)) {
+        if (has_slice) store_fp8_query(p, work.token, head, dims, scale, values);
+      } else if (has_slice) {
+        store_slice(to, p.q_out.dim_stride, dims, dims.is_rotated || norm.is_given() ? narrow<T>(values) : x);
+      }
+    } else {
+      if (dims.is_rotated) {
+        SliceValues<kVec> values = widen(x);
+        rotation.rotate(values);
+        x = narrow<T>(values);
+      }
+      store_slice(to, p.q_out.dim_stride, dims, x);
     }
-    if (has_slice) store_slice(to, p.q_out.dim_stride, dims, x);
     if ((head += work.step) >= work.end) return;
+    if (kIsExtended && has_fp8_queries(p)) scale = query_scale(p, head);
     from += product(static_cast<Index>(work.step), p.q.head_stride);
     to += product(static_cast<Index>(work.step), p.q_out.head_stride);
     if (has_slice) x = load_slice<T, kVec>(from, p.q.dim_stride, dims);
@@ -148,14 +164,14 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
   wait_for_earlier_kernels();
   HeadSlice<T, kVec> x;
   if (has_work && has_slice) x = load_slice<T, kVec>(from, p.k.dim_stride, dims);
-  const PendingKvRow<Params> row(p, work.token);
+  const PendingKvRow<Params, kIsExtended ? kNumAxes : 1> row(p, work.token);
   const PendingScale<T, CacheT, Params> pending_scale(p.k_scale, work.head, has_work);
   const HeadNorm<T, kVec, kIsNeox, kIsExtended, Params> norm(p, plan, p.k_weight, dims, work.slice,
                                                              is_normed && has_work);
   const bool sees_one = sees_later_row(p, plan, work.token, row.pending_slot());
 
-  const CheckedIndex<Index> position = row.position(p);
-  const SliceRotation<kIsNeox, kVec, Params> rotation(p, dims, position);
+  const auto position = row.position(p);
+  const SliceRotation<kIsNeox, kVec, Params, decltype(position)> rotation(p, dims, position);
   const CheckedIndex<Index> slot = row.slot(p);
   CacheScale scale = pending_scale.scale(p);
   const bool is_cached = !is_superseded(p, plan, work.token, slot, sees_one) && slot.is_valid;
@@ -163,7 +179,7 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
   if (!position.is_valid || !slot.is_valid) {
     const bool may_be_fault = !position.is_valid || !row.is_padding(p);
     if (may_be_fault && work.slice == 0 && work.head == 0) {
-      record_fault_of_row<Index>(p, work.token, position.is_valid);
+      record_fault_of_row<kMaxAxes<Params>, Index>(p, work.token, position.is_valid);
     }
     if (!position.is_valid) {
       if (has_k_out(p) && has_slice)

@@ -93,10 +93,10 @@ struct BasicRopeCacheParams {
   BasicNormWeight<Index> q_weight, k_weight;  // (D,): RMSNorm of each head before its rotation (rms_norm.cuh)
   float norm_eps;
   Index pos_axis_stride;  // from one row of pos (3, T) to the next; 0: one position for all axes
-  MropeSection mrope;
-  bool weight_plus_one;  // heads are multiplied by 1 + weight
-  DType q_out_dtype;     // dtype, or one of fp8: cast(x * (1 / q_scale))
-  ScaleArray q_scale;    // () or (KH,)
+  bool weight_plus_one;   // heads are multiplied by 1 + weight
+  DType q_out_dtype;      // dtype, or one of fp8: cast(x * (1 / q_scale))
+  ScaleArray q_scale;     // () or (KH,)
+  FrequencyAxes axes;     // (R/2,)
 };
 
 using HeadRows = BasicHeadRows<int64_t>;

@@ -56,24 +56,56 @@ struct CheckedIndex {
   Index value;
 };
 
-template <typename Params>
+// A position on each axis, or one for all where kAxes is 1.
+template <typename Index, int kCount>
+struct CheckedPosition {
+  static constexpr int kAxes = kCount;
+  bool is_valid;  // on all axes
+  Index value[kAxes];
+
+  // Without an index into registers.
+  __device__ __forceinline__ Index on(uint32_t axis) const {
+    if constexpr (kAxes == 1) return value[0];
+    return axis % 4 == 0 ? value[0] : axis % 4 == 1 ? value[1] : value[kAxes - 1];
+  }
+};
+
+template <typename Params, int kAxes>
 class PendingPosition {
  public:
   using Index = IndexOf<Params>;
 
-  __device__ __forceinline__ PendingPosition(const Params& p, Index row, bool is_inside)
-      : pos_(p.pos, row, is_inside) {
+  __device__ __forceinline__ PendingPosition(const Params& p, Index row, bool is_inside) {
+    pos_[0] = {p.pos, row, is_inside};
+#pragma unroll
+    for (int axis = 1; axis < kAxes; ++axis) {
+      pos_[axis] = pos_[0];
+      if (has_axes(p)) pos_[axis] = {pos_of_axis<Index>(p, axis), row, is_inside};
+    }
     if (has_offs(p)) offs_ = {p.offs, row, is_inside};
   }
 
-  __device__ __forceinline__ CheckedIndex<Index> checked(const Params& p) const {
-    if (!has_offs(p)) return {pos_.is_below(p.cos_sin.num_rows), pos_.value()};
-    const int64_t position = saturated_sum(pos_.value(p.pos.is_int64), offs_.value(p.offs.is_int64));
-    return {is_index(position, p.cos_sin.num_rows), static_cast<Index>(position)};
+  __device__ __forceinline__ CheckedPosition<Index, kAxes> checked(const Params& p) const {
+    CheckedPosition<Index, kAxes> position;
+    position.is_valid = true;
+#pragma unroll
+    for (int axis = 0; axis < kAxes; ++axis) {
+      const CheckedIndex<Index> on_axis = checked(p, pos_[axis]);
+      position.is_valid &= on_axis.is_valid;
+      position.value[axis] = on_axis.value;
+    }
+    return position;
   }
 
  private:
-  PendingIndex<Index> pos_, offs_;
+  __device__ __forceinline__ CheckedIndex<Index> checked(const Params& p,
+                                                         const PendingIndex<Index>& pos) const {
+    if (!has_offs(p)) return {pos.is_below(p.cos_sin.num_rows), pos.value()};
+    const int64_t position = saturated_sum(pos.value(p.pos.is_int64), offs_.value(p.offs.is_int64));
+    return {is_index(position, p.cos_sin.num_rows), static_cast<Index>(position)};
+  }
+
+  PendingIndex<Index> pos_[kAxes], offs_;
 };
 
 // The slot in the cache of a row that asks for one: behind the window table where there is one.
@@ -85,7 +117,7 @@ __device__ __forceinline__ PendingIndex<Index> behind_window(const Params& p,
 }
 
 // The numbers of a row of k and v. KV-only rows have no position and need none.
-template <typename Params>
+template <typename Params, int kAxes = kMaxAxes<Params>>
 class PendingKvRow {
  public:
   using Index = IndexOf<Params>;
@@ -96,8 +128,8 @@ class PendingKvRow {
         asked_for_(p.slot_mapping, row, has_slot(p, row)),
         slot_(behind_window(p, asked_for_)) {}
 
-  __device__ __forceinline__ CheckedIndex<Index> position(const Params& p) const {
-    if (!is_token_) return {true, 0};
+  __device__ __forceinline__ CheckedPosition<Index, kAxes> position(const Params& p) const {
+    if (!is_token_) return {true, {}};
     return position_.checked(p);
   }
 
@@ -116,7 +148,7 @@ class PendingKvRow {
 
  private:
   bool is_token_;
-  PendingPosition<Params> position_;
+  PendingPosition<Params, kAxes> position_;
   PendingIndex<Index> asked_for_, slot_;
 };
 

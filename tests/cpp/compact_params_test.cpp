@@ -87,7 +87,7 @@ RopeCacheParams distinct_params() {
   p.dtype = DType::bf16, p.cache_dtype = DType::fp8_e5m2, p.cos_sin.dtype = DType::fp16;
   p.has_cache = true;
   p.norm_eps = 0.25f;
-  p.mrope = {13, 14, false};
+  p.axes.words[0] = 13, p.axes.words[15] = 14;
   p.q_out_dtype = DType::fp8_e4m3, p.q_scale.head_stride = 15;
   return p;
 }
@@ -126,8 +126,8 @@ TEST(CompactParams, HoldTheSameSizesAndTypes) {
   EXPECT_EQ(c.cache_dtype, DType::fp8_e5m2);
   EXPECT_EQ(c.cos_sin.dtype, DType::fp16);
   EXPECT_EQ(c.norm_eps, 0.25f);
-  EXPECT_EQ(c.mrope.height, 13);
-  EXPECT_EQ(c.mrope.width, 14);
+  EXPECT_EQ(c.axes.words[0], 13u);
+  EXPECT_EQ(c.axes.words[15], 14u);
   EXPECT_EQ(c.q_out_dtype, DType::fp8_e4m3);
   EXPECT_EQ(c.q_scale.head_stride, 15);
 }
@@ -146,8 +146,7 @@ std::vector<bool*> flags_of(Params& p) {
           &p.cos_sin.is_full_width,
           &p.q_weight.is_fp32,
           &p.k_weight.is_fp32,
-          &p.weight_plus_one,
-          &p.mrope.is_interleaved};
+          &p.weight_plus_one};
 }
 
 TEST(CompactParams, HoldTheSameFlags) {

@@ -85,6 +85,8 @@ struct Shape {
   bool match_unfused;
   int64_t x;
   bool norms_q, norms_k, has_fp32_weights, has_strided_weights, weight_plus_one;
+  bool has_axes, is_interleaved;  // mRoPE
+  bool has_fp8_queries, is_e5m2, scales_queries;
 };
 
 std::optional<at::Tensor> make_weight(const Shape& s, bool is_given) {
@@ -93,6 +95,16 @@ std::optional<at::Tensor> make_weight(const Shape& s, bool is_given) {
   return at::randn({s.head_size * stride})
       .to(s.has_fp32_weights ? at::kFloat : s.dtype)
       .slice(0, 0, c10::nullopt, stride);
+}
+
+// A position on each axis, of any tokens one after the other, and sections that no vector is made for.
+void add_axes(const Shape& s, FusedArguments& args) {
+  const at::Tensor others = at::randint(8, 32, {s.num_tokens, 2}, at::kInt);
+  args.pos = at::cat({args.pos.unsqueeze(1), others}, 1).t();
+  const int64_t frequencies = s.rotary_dim / 2, time = (frequencies + 2) / 3,
+                height = (frequencies - time) / 2;
+  args.mrope_section = std::vector<int64_t>{time, height, frequencies - time - height};
+  args.mrope_interleaved = s.is_interleaved;
 }
 
 // Slots in random order or in runs that break off, padding, a window table, offsets, two rows with one slot;
@@ -132,8 +144,10 @@ FusedArguments make_call(const Shape& s) {
     args.swa_slot_mapping = s.has_runs ? at::arange(nb * bs, at::kInt) : at::randperm(nb * bs, at::kInt);
     args.swa_slot_mapping->slice(0, 0, 5).fill_(-1);
   }
+  if (s.has_axes) add_axes(s, args);
   args.cos_sin = at::randn({64, s.is_full_width ? 2 * s.rotary_dim : s.rotary_dim});
   if (s.is_fp8 || !s.is_plain) args.k_scale = at::rand({s.kv_heads}) + 0.5;
+  if (s.has_fp8_queries && s.scales_queries) args.q_scale = at::rand({s.kv_heads}) + 0.5;
   if (s.is_fp8) args.v_scale = at::rand({}) + 0.5;
   args.is_neox = s.is_neox;
   args.rotary_dim = s.rotary_dim;
@@ -146,15 +160,21 @@ FusedArguments make_call(const Shape& s) {
   return args;
 }
 
+at::Tensor make_q_out(const Shape& s, const FusedArguments& args) {
+  const at::Tensor q_out = at::full(args.q.sizes(), -1.0, args.q.options());
+  if (!s.has_fp8_queries) return q_out;
+  return q_out.to(s.is_e5m2 ? at::kFloat8_e5m2 : at::kFloat8_e4m3fn);
+}
+
 FusedArguments with_own_outputs(const FusedArguments& args, const Shape& s) {
   FusedArguments own = args;
   own.key_cache = args.key_cache.clone();
   own.value_cache = args.value_cache.clone();
+  own.q_out = make_q_out(s, args);
   if (s.in_place) {
-    own.q_out = own.q = args.q.clone();
+    if (!s.has_fp8_queries) own.q_out = own.q = args.q.clone();
     own.k_out = own.k = args.k.clone();
   } else {
-    own.q_out = at::full(args.q.sizes(), -1.0, args.q.options());
     own.k_out = at::full(args.k.sizes(), -1.0, args.k.options());
   }
   if (!s.is_plain) own.zeros_out = at::full(args.q.sizes(), -1.0, args.q.options());
@@ -229,6 +249,11 @@ Shape random_shape(Random& random, std::vector<int64_t> token_counts) {
   s.has_fp32_weights = one_of({0, 1}) != 0;
   s.has_strided_weights = one_of({0, 0, 0, 1}) != 0;
   s.weight_plus_one = one_of({0, 1}) != 0;
+  s.has_axes = one_of({0, 0, 1}) != 0;
+  s.is_interleaved = one_of({0, 1}) != 0;
+  s.has_fp8_queries = one_of({0, 0, 1}) != 0;
+  s.is_e5m2 = one_of({0, 1}) != 0;
+  s.scales_queries = one_of({0, 1}) != 0;
   return s;
 }
 
@@ -240,7 +265,9 @@ std::string name_of(const Shape& s) {
                                << ", plain " << s.is_plain << ", runs " << s.has_runs << ", unfused "
                                << s.match_unfused << ", norm " << s.norms_q << s.norms_k << ", weights fp32 "
                                << s.has_fp32_weights << " strided " << s.has_strided_weights << " plus one "
-                               << s.weight_plus_one)
+                               << s.weight_plus_one << ", axes " << s.has_axes << " interleaved "
+                               << s.is_interleaved << ", fp8 queries " << s.has_fp8_queries << " e5m2 "
+                               << s.is_e5m2 << " scaled " << s.scales_queries)
       .str();
 }
 
@@ -267,7 +294,8 @@ void expect_same_on_cpu_and_host(const FusedArguments& cpu, const FusedArguments
 // The halves one after the other, on both, beside the fused call.
 void expect_halves_are_the_fused_call(const Shape& s) {
   FusedArguments args = make_call(s);
-  if (s.is_plain) args.pos.fill_(9);  // rotation alone knows no padding
+  if (s.is_plain) args.pos.fill_(9);                    // rotation alone knows no padding
+  if (args.q_scale) args.q_scale = at::rand({}) + 0.5;  // nor, of queries alone, KV heads
   args.match_unfused = true;
   const FusedArguments fused = with_own_outputs(args, s);
   EXPECT_EQ(run_with_record(fused).is_claimed, 0);
@@ -278,7 +306,7 @@ void expect_halves_are_the_fused_call(const Shape& s) {
   for (FusedArguments* queries : {&cpu_queries, &host_queries}) {
     queries->k = at::Tensor();
     queries->k_out.reset();
-    queries->q_out = at::full(args.q.sizes(), -1.0, args.q.options());
+    queries->q_out = make_q_out(s, args);
   }
   expect_same_on_cpu_and_host(cpu_queries, host_queries, Operation::rope);
   expect_same_on_cpu_and_host(cpu, host, Operation::rope);

@@ -56,9 +56,9 @@ void expect_slot(const RopeCacheParams& params, int64_t row, SlotState state, in
 }
 
 void expect_position(const RopeCacheParams& params, int64_t token, int64_t position) {
-  EXPECT_EQ(effective_position(params, token), position) << "token " << token;
+  EXPECT_EQ(effective_position(params, token, 0), position) << "token " << token;
   if (is_compact(params)) {
-    EXPECT_EQ(effective_position(make_compact(params), static_cast<uint32_t>(token)), position)
+    EXPECT_EQ(effective_position(make_compact(params), static_cast<uint32_t>(token), 0), position)
         << "token " << token;
   }
 }
@@ -228,6 +228,20 @@ RopeCacheParams params_with_positions(const IndexArray& pos, const IndexArray& o
   params.has_offs = offs.size > 0;
   params.cos_sin.num_rows = num_rows;
   return params;
+}
+
+TYPED_TEST(SlotsTest, PositionThatDecides) {
+  const std::vector<TypeParam> pos = {0, 41, 7, 42, 3, 5, 41, 50, 9, -1, 4, -2};  // (3, T), T = 4
+  IndexArray first = index_array(pos);
+  first.size = 4;
+  RopeCacheParams params = params_with_positions(first, {}, 42);
+  params.pos_axis_stride = 4;
+  for (const auto& [token, position] : {std::pair(1, -1), std::pair(3, 42)})
+    EXPECT_EQ(deciding_position<kNumAxes>(params, int64_t{token}), position) << "token " << token;
+  for (const int64_t token : {0, 2})
+    EXPECT_TRUE(is_in_table(params, deciding_position<kNumAxes>(params, token))) << "token " << token;
+  EXPECT_EQ(deciding_position<1>(params, int64_t{1}), 41);
+  EXPECT_EQ(effective_position(params, int64_t{3}, 2), -2);
 }
 
 TYPED_TEST(SlotsTest, PositionWithoutOffset) {
