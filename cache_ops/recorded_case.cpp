@@ -109,6 +109,8 @@ class CaseRecorder {
   void add_formats() {
     keys_["dtype"] = dtype_name(args_.q.scalar_type());
     keys_["kv_cache_dtype"] = cache_dtype_name(args_);
+    if (args_.q_out->scalar_type() != args_.q.scalar_type())
+      keys_["q_out_dtype"] = dtype_name(args_.q_out->scalar_type());
     keys_["table_dtype"] = dtype_name(args_.cos_sin.scalar_type());
     const bool is_shuffled = is_split() && args_.value_cache.dim() == 5;
     keys_["layout"] = !is_split() ? "flash_nhd" : is_shuffled ? "x_split_shuffle" : "x_split";
@@ -119,7 +121,7 @@ class CaseRecorder {
 
   // Values stand in that tell the scales apart.
   void add_scale(const char* name, const std::optional<at::Tensor>& scale, double value) {
-    if (!scale || !args_.apply_scale) return;  // ignored, whatever it is
+    if (!scale) return;
     keys_["scales"][name] =
         scale->dim() == 0 ? Json(value) : Json(std::vector<double>(scale->numel(), value));
   }
@@ -137,10 +139,20 @@ class CaseRecorder {
     if (!is_one_dtype) tags_.push_back("weights-of-one-dtype");  // a case cannot have two
   }
 
+  void add_mrope() {
+    if (!args_.mrope_section) return;
+    keys_["mrope"]["section"] = *args_.mrope_section;
+    if (args_.mrope_interleaved) keys_["mrope"]["interleaved"] = true;
+  }
+
   void add_options() {
     add_norm();
-    add_scale("k", args_.k_scale, 0.5);
-    add_scale("v", args_.v_scale, 2);
+    add_mrope();
+    add_scale("q", args_.q_scale, 0.25);
+    if (args_.apply_scale) {  // else they are ignored, whatever they are
+      add_scale("k", args_.k_scale, 0.5);
+      add_scale("v", args_.v_scale, 2);
+    }
     if (!args_.apply_scale) keys_["apply_scale"] = false;
     if (args_.match_unfused) keys_["match_unfused"] = true;
     if (args_.zeros_out) keys_["outputs"] = {{"zeros_out", true}};
@@ -172,16 +184,15 @@ class CaseRecorder {
   void add_memory() {
     const bool q_in_place = is_same_memory(*args_.q_out, args_.q);
     const bool k_in_place = is_same_memory(*args_.k_out, args_.k);
-    const bool is_in_place = (q_in_place || args_.q.numel() == 0) && k_in_place;
-    if (q_in_place != k_in_place && args_.q.numel() > 0) tags_.push_back("in-place-in-part");
+    const bool q_may_be = args_.q.numel() > 0 && !keys_.contains("q_out_dtype");  // an fp8 q_out is never q
+    const bool is_in_place = (q_in_place || !q_may_be) && k_in_place;
+    if (q_in_place != k_in_place && q_may_be) tags_.push_back("in-place-in-part");
     add_tensor("q", args_.q);
     add_tensor("k", args_.k);
     add_tensor("v", args_.v);
     add_tensor("cos_sin", args_.cos_sin);
-    if (!is_in_place) {
-      add_tensor("q_out", *args_.q_out);
-      add_tensor("k_out", *args_.k_out);
-    }
+    if (!is_in_place || keys_.contains("q_out_dtype")) add_tensor("q_out", *args_.q_out);
+    if (!is_in_place) add_tensor("k_out", *args_.k_out);
     if (args_.zeros_out) add_tensor("zeros_out", *args_.zeros_out);
     add_tensor("key_cache", args_.key_cache);
     add_tensor("value_cache", args_.value_cache);

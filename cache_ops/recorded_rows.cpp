@@ -32,7 +32,8 @@ int64_t wrapping_sum(int64_t a, int64_t b) {
 
 // What the call reads, and where each row goes.
 struct Rows {
-  Numbers pos, offs, slots, window;
+  std::vector<Numbers> axes;  // of positions
+  Numbers offs, slots, window;
   bool has_window;
   int64_t capacity, block_size, table_rows;
 
@@ -49,13 +50,27 @@ struct Rows {
     if (slot != nullptr) *slot = translated;
     return translated >= capacity ? Kind::bad : Kind::live;
   }
-  int64_t position(size_t row) const { return offs.empty() ? pos[row] : wrapping_sum(pos[row], offs[row]); }
-  bool is_in_table(size_t row) const { return position(row) >= 0 && position(row) < table_rows; }
+  const Numbers& pos() const { return axes.front(); }
+  int64_t position(const Numbers& axis, size_t row) const {
+    return offs.empty() ? axis[row] : wrapping_sum(axis[row], offs[row]);
+  }
+  bool is_in_table(size_t row) const {
+    return std::all_of(axes.begin(), axes.end(), [&](const Numbers& axis) {
+      return position(axis, row) >= 0 && position(axis, row) < table_rows;
+    });
+  }
 };
+
+std::vector<Numbers> read_axes(const at::Tensor& pos) {
+  if (pos.dim() == 1) return {read(pos)};
+  std::vector<Numbers> axes;
+  for (int64_t axis = 0; axis < pos.size(0); ++axis) axes.push_back(read(pos[axis]));
+  return axes;
+}
 
 Rows read_all(const FusedArguments& args, int64_t num_blocks, int64_t block_size) {
   Rows rows{
-      read(args.pos),          {},         read(args.slot_mapping), {}, args.swa_slot_mapping.has_value(),
+      read_axes(args.pos),     {},         read(args.slot_mapping), {}, args.swa_slot_mapping.has_value(),
       num_blocks * block_size, block_size, args.cos_sin.size(0)};
   if (args.offs) rows.offs = read(*args.offs);
   if (args.swa_slot_mapping) rows.window = read(*args.swa_slot_mapping);
@@ -63,10 +78,10 @@ Rows read_all(const FusedArguments& args, int64_t num_blocks, int64_t block_size
 }
 
 bool any_row_is_bad(const Rows& rows) {
-  for (size_t row = 0; row < std::max(rows.pos.size(), rows.slots.size()); ++row) {
+  for (size_t row = 0; row < std::max(rows.pos().size(), rows.slots.size()); ++row) {
     const Rows::Kind kind = rows.kind(row);
     const bool is_padding = kind == Rows::Kind::padding || kind == Rows::Kind::evicted;
-    if (kind == Rows::Kind::bad || (!is_padding && row < rows.pos.size() && !rows.is_in_table(row)))
+    if (kind == Rows::Kind::bad || (!is_padding && row < rows.pos().size() && !rows.is_in_table(row)))
       return true;
   }
   return false;
@@ -86,7 +101,7 @@ Json requests_of(const Numbers& pos) {
 }
 
 void describe_positions(const Rows& rows, bool is_exact, RecordedRows& out) {
-  const Numbers& pos = rows.pos;
+  const Numbers& pos = rows.pos();
   bool all_in_table = true;
   for (size_t row = 0; row < pos.size(); ++row) all_in_table = all_in_table && rows.is_in_table(row);
   const Json requests = all_in_table && rows.offs.empty() ? requests_of(pos) : Json::array();
@@ -100,7 +115,7 @@ void describe_positions(const Rows& rows, bool is_exact, RecordedRows& out) {
   const bool has_offsets = !rows.offs.empty();
   const bool is_explicit = is_exact || !all_in_table || (has_offsets && pos.size() <= kMostExplicitRows);
   if (is_explicit) {
-    out.positions["values"] = pos;
+    out.positions["values"] = rows.axes.size() == 1 ? Json(pos) : Json(rows.axes);
     if (has_offsets) out.positions["offsets"]["values"] = rows.offs;
   } else if (requests.size() == 1) {
     out.positions["start"] = pos.front();
@@ -110,6 +125,14 @@ void describe_positions(const Rows& rows, bool is_exact, RecordedRows& out) {
     out.positions["pattern"] = "random";
     if (has_offsets) out.positions["offsets"]["pattern"] = "random";
   }
+}
+
+// Positions of three axes are what a case with a section has, unless it says otherwise.
+void add_axes(const FusedArguments& args, RecordedRows& out) {
+  if (!args.mrope_section) return;
+  const bool has_axes = args.pos.dim() == 2;
+  out.pattern["axes"] = has_axes;
+  if (!has_axes) out.positions["axes"] = 1;
 }
 
 // --- Slots
@@ -134,7 +157,8 @@ SlotPattern find_pattern(const Rows& rows) {
     const int64_t given = rows.slots[row] - static_cast<int64_t>(row);
     if (found.live++ == 0) found.first = given;
     is_sequential = is_sequential && given == found.first && given >= 0;
-    is_paged = is_paged && row < rows.pos.size() && slot % rows.block_size == rows.pos[row] % rows.block_size;
+    is_paged =
+        is_paged && row < rows.pos().size() && slot % rows.block_size == rows.pos()[row] % rows.block_size;
     found.has_duplicates = !addressed.insert(slot).second || found.has_duplicates;
   }
   if (is_paged && found.live > 1) found.name = "blocks";
@@ -263,12 +287,15 @@ RecordedRows read_rows(const FusedArguments& args, int64_t num_blocks, int64_t b
   out.has_bad_row = any_row_is_bad(rows);
   if (out.has_bad_row) out.pattern["bad_row"] = true;
   describe_positions(rows, out.has_bad_row, out);
+  add_axes(args, out);
   describe_slots(rows, num_blocks, keeps_blocks, out.has_bad_row, out);
   add_dtypes(args, out);
 
   int64_t largest = -1;
-  for (size_t row = 0; row < rows.pos.size(); ++row) {
-    if (rows.is_in_table(row)) largest = std::max(largest, rows.position(row));
+  for (const Numbers& axis : rows.axes) {
+    for (size_t row = 0; row < axis.size(); ++row) {
+      if (rows.is_in_table(row)) largest = std::max(largest, rows.position(axis, row));
+    }
   }
   // A position behind the end of the table must stay there.
   const bool keeps_table = out.positions.contains("values");
@@ -284,6 +311,7 @@ RecordedRows unknown_rows(const FusedArguments& args, int64_t num_blocks, int64_
   const bool has_table = args.cos_sin.size(0) > 0 && args.q.size(0) > 0;
   if (has_table) out.positions["pattern"] = "random";
   if (has_table && args.offs) out.positions["offsets"]["pattern"] = "random";
+  add_axes(args, out);
   const int64_t count = args.slot_mapping.size(0);
   const bool fits = count <= num_blocks * block_size;
   out.slots["pattern"] = fits ? "random" : "sequential";

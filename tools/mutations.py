@@ -116,11 +116,108 @@ MUTATIONS = [
         "float* parts_of_row = parts + row * num_warps;",
         "float* parts_of_row = parts + row;",
     ),
+    # --- axes of positions
+    Mutation(
+        "axis of the next frequency", "both", "kernels/mrope.cuh",
+        "static_cast<uint32_t>(section.axis_of(i));",
+        "static_cast<uint32_t>(section.axis_of(i + 1));",
+    ),
+    Mutation(
+        "interleaved axis order taken for contiguous", "both", "kernels/mrope.cuh",
+        "if (is_interleaved) return",
+        "if (is_interleaved && size[0] == 0) return",
+    ),
+    Mutation(
+        "axis beyond its interleaved section", "both", "kernels/mrope.cuh",
+        "return i < kNumAxes * size[i % kNumAxes] ? i % kNumAxes : 0;",
+        "return i % kNumAxes;",
+    ),
+    Mutation(
+        "first width on the axis of height", "both", "kernels/mrope.cuh",
+        "i < size[0] + size[1] ? 1 : 2;",
+        "i <= size[0] + size[1] ? 1 : 2;",
+    ),
+    Mutation(
+        "first axis for all", "cpu", "kernels/slots.cuh",
+        "load_index(pos_of_axis(p, axis), token);",
+        "load_index(pos_of_axis(p, axis * 0), token);",
+    ),
+    Mutation(
+        "first axis for all", "device", "kernels/row_indices.cuh",
+        "pos_[axis] = {pos_of_axis<Index>(p, axis), row, is_inside};",
+        "pos_[axis] = {p.pos, row, is_inside};",
+    ),
+    Mutation(
+        "offs on the first axis alone", "cpu", "kernels/slots.cuh",
+        "return p.has_offs ? saturated_sum",
+        "return p.has_offs && axis == 0 ? saturated_sum",
+    ),
+    Mutation(
+        "last axis not looked at for its range", "cpu", "kernels/slots.cuh",
+        "axis < kAxes && p.pos_axis_stride != 0",
+        "axis < kAxes - 1 && p.pos_axis_stride != 0",
+    ),
+    Mutation(
+        "axis of the next frequency", "device", "kernels/rotate_slice.cuh",
+        "const uint32_t axes = p.axes.from(frequency);",
+        "const uint32_t axes = p.axes.from(frequency) >> FrequencyAxes::kBits;",
+    ),
+    Mutation(
+        "axis of the element, not of the pair", "device", "kernels/rotate_slice.cuh",
+        "(kIsInPairs ? j / 2 : j)",
+        "j",
+    ),
+    Mutation(
+        "axis of width for height", "device", "kernels/row_indices.cuh",
+        "axis % 4 == 1 ? value[1] : value[kAxes - 1];",
+        "axis % 4 == 1 ? value[kAxes - 1] : value[1];",
+    ),
+    # --- fp8 queries
+    Mutation(
+        "q_scale of the query head", "cpu", "cache_ops/cpu_rows.cpp",
+        "head / (p.num_q_heads / p.num_kv_heads);",
+        "head % p.num_kv_heads;",
+    ),
+    Mutation(
+        "q_scale of the query head", "device", "kernels/fp8_queries.cuh",
+        "static_cast<unsigned>(head) / heads_per_group *",
+        "static_cast<unsigned>(head) % static_cast<unsigned>(p.num_kv_heads) / heads_per_group *",
+    ),
+    Mutation(
+        "q_scale ignored", "cpu", "cache_ops/cpu_rows.cpp",
+        "convert_head(p.q_scale, kv_head,",
+        "convert_head(ScaleArray{}, kv_head,",
+    ),
+    Mutation(
+        "q_scale ignored", "device", "kernels/fp8_queries.cuh",
+        "if (p.q_scale.data == nullptr) return 1.0f;",
+        "if (p.q_scale.data == nullptr || p.q_out_dtype == DType::fp8_e4m3) return 1.0f;",
+    ),
+    Mutation(
+        "q_scale of the first of a thread's heads", "device", "kernels/rope_cache.cuh",
+        "if (kIsExtended && has_fp8_queries(p)) scale = query_scale(p, head);",
+        "if (kIsExtended && has_fp8_queries(p) && p.num_q_heads == 1) scale = query_scale(p, head);",
+    ),
+    Mutation(
+        "q_scale of K", "cpu", "cache_ops/cpu_rows.cpp",
+        "convert_head(p.q_scale, kv_head,",
+        "convert_head(p.k_scale, kv_head,",
+    ),
+    Mutation(
+        "rounded to dtype on the way to fp8", "cpu", "cache_ops/cpu_rows.cpp",
+        "for (int d = 0; d < size; ++d) to[d] = from_float<ToT>(scale.apply(x.values[d]));",
+        "for (int d = 0; d < size; ++d) to[d] = from_float<ToT>(scale.apply(to_float(x.stored[d])));",
+    ),
+    Mutation(
+        "other fp8 of queries", "device", "kernels/fp8_queries.cuh",
+        "if (p.q_out_dtype == DType::fp8_e4m3) {",
+        "if (p.q_out_dtype != DType::fp8_e4m3) {",
+    ),
     # --- positions and slots
     Mutation(
         "position of the neighbour", "cpu", "kernels/slots.cuh",
-        "const int64_t pos = load_index(p.pos, token);",
-        "const int64_t pos = load_index(p.pos, token > 0 ? token - 1 : token);",
+        "const int64_t pos = load_index(pos_of_axis(p, axis), token);",
+        "const int64_t pos = load_index(pos_of_axis(p, axis), token > 0 ? token - 1 : token);",
     ),
     Mutation(
         "offs ignored", "cpu", "kernels/slots.cuh",
@@ -154,8 +251,8 @@ MUTATIONS = [
     ),
     Mutation(
         "position of the neighbour", "device", "kernels/row_indices.cuh",
-        "return {pos_.is_below(p.cos_sin.num_rows), pos_.value()};",
-        "return {pos_.is_below(p.cos_sin.num_rows), pos_.value() ^ 1};",
+        "return {pos.is_below(p.cos_sin.num_rows), pos.value()};",
+        "return {pos.is_below(p.cos_sin.num_rows), pos.value() ^ 1};",
     ),
     Mutation(
         "first of two rows with one slot kept", "device", "kernels/last_of_slot.cuh",

@@ -1,5 +1,6 @@
 // The bytes that a call must move, and how many calls and sets of buffers an L2 state asks for.
 #include "runner/call_bytes.h"
+#include "runner/call_flops.h"
 
 #include <gtest/gtest.h>
 
@@ -75,6 +76,33 @@ TEST(CallBytes, KvOnlyRowsAndZeros) {
   CallBytes bytes = bytes_of_case(keys);
   EXPECT_EQ(bytes.rows_read, 2 * 128 * (4 * 32 + 6 * 16));
   EXPECT_EQ(bytes.rows_written, 2 * 128 * (4 * 32 + 6 * 8 + 4 * 32 + 6 * 16));
+}
+
+// Rows 5 and 9 of axis 0, row 7 of axis 1, rows 1 to 4 of axis 2: of each the columns of its frequencies.
+TEST(CallBytes, OfATableRowOnlyTheFrequenciesOfItsAxis) {
+  const std::string positions =
+      std::string(kLlama) + R"(, "positions": {"values": [[5, 5, 5, 9], [7, 7, 7, 7], [1, 2, 3, 4]]})";
+  const std::string section = positions + R"(, "mrope": {"section": [16, 40, 8]})";
+  EXPECT_EQ(bytes_of_case(section).indices, 4 * (3 * 8 + 8) + 4 * 2 * (2 * 16 + 1 * 40 + 4 * 8));
+  // Of 64 frequencies those with 1 modulo 3 are 21, and 40 would be more; those with 2 below 24 are 8.
+  const std::string interleaved = positions + R"(, "mrope": {"section": [16, 40, 8], "interleaved": true})";
+  EXPECT_EQ(bytes_of_case(interleaved).indices, 4 * (3 * 8 + 8) + 4 * 2 * (2 * 35 + 1 * 21 + 4 * 8));
+  const std::string one_axis =
+      std::string(kLlama) + R"(, "positions": {"axes": 1}, "mrope": {"section": [16, 40, 8]})";
+  EXPECT_EQ(bytes_of_case(one_axis).indices, bytes_of_case(kLlama).indices);
+}
+
+TEST(CallBytes, Fp8QueriesTakeAByteAnElement) {
+  const std::string fp8 =
+      std::string(kLlama) + R"(, "q_out_dtype": "fp8_e4m3", "outputs": {"zeros_out": true})";
+  EXPECT_EQ(bytes_of_case(fp8).rows_written, 4 * 128 * (32 * 1 + 32 * 2 + (8 + 16) * 2));
+  // In place is k alone: all of q is read and written.
+  const std::string in_place =
+      std::string(kLlama) + R"(, "q_out_dtype": "fp8_e4m3", "rotary_dim": 32, "inputs": {"in_place": true})";
+  EXPECT_EQ(bytes_of_case(in_place).rows_written, 4 * (32 * 128 + 8 * 32 * 2 + 16 * 128 * 2));
+  EXPECT_EQ(bytes_of_case(in_place).rows_read, 4 * 2 * 128 * (32 + 8 + 8));
+  const std::string scaled = std::string(kLlama) + R"(, "q_out_dtype": "fp8_e4m3", "scales": {"q": 0.5})";
+  EXPECT_EQ(call_flops(only_case(scaled)), call_flops(only_case(kLlama)) + 4 * 32 * 128);
 }
 
 int64_t partial_sectors(const std::string& keys) {

@@ -72,6 +72,30 @@ TEST(CaseFileStrides, EveryTensorGetsItsOwn) {
   EXPECT_EQ(result.disposition, Disposition::passed) << result.message;
 }
 
+TEST(CaseFileStrides, PositionsOfSeveralAxesHaveAStrideForEach) {
+  const std::string mrope = R"("num_tokens": 4, "mrope": {"section": [8, 12, 12]}, "inputs": {"strides": )";
+  auto strides_of = [&](const std::string& strides) {
+    CaseSpec spec = parse_one(mrope + strides + "}");
+    FusedArguments args = arguments_of(spec);
+    std::vector<std::vector<int64_t>> pos = plan_rows(spec).pos;
+    for (int64_t axis = 0; axis < 3; ++axis) {
+      for (int64_t i = 0; i < 4; ++i)
+        EXPECT_EQ(args.pos[axis][i].item<int64_t>(), pos[static_cast<size_t>(axis)][static_cast<size_t>(i)]);
+    }
+    EXPECT_EQ(run_case(spec, c10::kCPU, fused_qk_rope_reshape_and_cache).disposition, Disposition::passed);
+    return args.pos.strides().vec();
+  };
+  using Strides = std::vector<int64_t>;
+  EXPECT_EQ(strides_of(R"("contiguous")"), (Strides{4, 1}));
+  EXPECT_EQ(strides_of(R"("odd_offset")"), (Strides{5, 1}));
+  EXPECT_EQ(strides_of(R"("transposed")"), (Strides{2, 6}));
+  EXPECT_EQ(strides_of(R"({"pos": {"strides": [1, 3], "offset": 2}})"), (Strides{1, 3}));
+  EXPECT_EQ(error_of(mrope + R"({"pos": {"strides": [1]}}})"),
+            "/cases/0/inputs/strides/pos/strides: must have 2 strides, got 1");
+  EXPECT_EQ(error_of(mrope + R"({"pos": {"strides": [3, 1]}}})"),
+            "/cases/0/inputs/strides/pos/strides: must keep the elements of an input apart");
+}
+
 // A write to another slot than the strides say is seen.
 TEST(CaseFileStrides, CachesAreComparedThroughTheirStrides) {
   for (const char* layout : {"flash_nhd", "x_split"}) {
@@ -130,6 +154,10 @@ TEST(CaseFileStrides, ErrorsNameTheKey) {
             "/cases/0/inputs/strides/k/strides: must keep the elements of an input apart");
   EXPECT_EQ(strides_error(R"({"offs": {"strides": [2]}})"),
             "/cases/0/inputs/strides/offs: belongs to a tensor that the call is not given");
+  EXPECT_EQ(
+      error_of(
+          R"("q_out_dtype": "fp8_e4m3", "inputs": {"strides": {"q_out": {"offset": 1}}, "in_place": true})"),
+      "no error");
   EXPECT_EQ(strides_error(R"({"q_out": {"offset": 1}}, "in_place": true)"),
             "/cases/0/inputs/strides/q_out: belongs to a tensor that the call is not given");
 }

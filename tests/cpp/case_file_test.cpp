@@ -139,6 +139,20 @@ TEST(CaseFileErrors, KeysThatDoNotGoTogether) {
             "/cases/0/misuse/with: must be the tensor that the memory is shared with, is missing");
   EXPECT_EQ(case_error(R"("misuse": {"fault": "rank"})"),
             "/cases/0/misuse/tensor: must be the name of an argument, is missing");
+  EXPECT_EQ(case_error(R"("q_out_dtype": "fp8_e5m2", "outputs": {"q_out": false})"),
+            "/cases/0/q_out_dtype: is that of a q_out that is given, and outputs/q_out says that none is");
+  EXPECT_EQ(case_error(R"("positions": {"axes": 3, "values": [[1], [2], [3]]})"),
+            "/cases/0/positions/axes: is what the lists in values say");
+  const std::string lists =
+      "/cases/0/positions/values: must be a list of integers, or at least two lists of them, "
+      "all of one length, got ";
+  EXPECT_EQ(case_error(R"("positions": {"values": [[1, 2], [3]]})"), lists + "[[1,2],[3]]");
+  EXPECT_EQ(case_error(R"("positions": {"values": [[1, 2]]})"), lists + "[[1,2]]");
+  EXPECT_EQ(case_error(R"("positions": {"values": [[1], 2]})").substr(0, 40),
+            "/cases/0/positions/values/1: must be a l");
+  EXPECT_EQ(case_error(R"("positions": {"axes": 0})").substr(0, 32), "/cases/0/positions/axes: must be");
+  EXPECT_EQ(case_error(R"("mrope": {"section": [-1, 0, 0]})").substr(0, 32),
+            "/cases/0/mrope/section: must be ");
   EXPECT_EQ(case_error(R"("table": {"scaling": {"rope_type": "yarn", "factor": 0}})"),
             "/cases/0/table/scaling/factor: must be a number of at least 1, got 0");
   EXPECT_EQ(case_error(R"("expect": {"error": "("})").substr(0, 53),

@@ -42,6 +42,10 @@ TEST(Misuse, IsRefusedByTheOperation) {
     EXPECT_EQ(result.disposition, Disposition::rejected_as_expected) << misuse << ": " << result.message;
     EXPECT_EQ(run(spec, accept).disposition, Disposition::failed) << misuse;
   }
+  CaseSpec query_scale = one_case(
+      R"("q_out_dtype": "fp8_e4m3", "scales": {"q": [1, 2]}, "expect": {"error": ": q_scale: expected dtype"},
+                  "misuse": {"tensor": "q_scale", "fault": "dtype"})");
+  EXPECT_EQ(run(query_scale, fused_qk_rope_reshape_and_cache).disposition, Disposition::rejected_as_expected);
   CaseSpec absent =
       one_case(R"("misuse": {"tensor": "offs", "fault": "dtype"}, "expect": {"error": "offs"})");
   CaseResult result = run(absent, fused_qk_rope_reshape_and_cache);

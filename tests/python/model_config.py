@@ -1,4 +1,4 @@
-"""What the config.json of a model in tests/shapes/models.json says of its heads and its table.
+"""What the config.json of a model in tests/shapes/models.json says of its heads, its norms and its table.
 
 Nothing is taken for granted: a field that its config does not state is an AssertionError, unless it is listed
 here as one that the model's own config.json leaves to the model's class.
@@ -29,6 +29,13 @@ WITHOUT_GROUPS = {"gpt_neox", "gptj", "phi"}  # a KV head for each query head
 WITH_WINDOWS = {
     "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "phi3", "gpt_oss"
 }  # fmt: skip
+
+# Classes that norm each head of q and k before the rotation, and those of them that multiply by 1 + weight.
+WITH_QK_NORM = {
+    "qwen3", "qwen3_moe", "qwen3_next", "qwen3_vl_text", "gemma3_text", "glm4_moe"
+}  # fmt: skip
+WITH_PLUS_ONE = {"qwen3_next", "gemma3_text"}
+MROPE_FIELDS = {"mrope_section", "mrope_interleaved"}  # of rope_scaling
 
 # Billions of parameters of the models whose names do not say them.
 PARAMETERS = {
@@ -124,10 +131,28 @@ def scaling(case: dict) -> dict:
     stated = dict(field(case, "rope_scaling") or {})
     if field(case, "model_type") == "gemma3_text" and is_window(case):
         return {}
+    if "mrope_section" in stated:  # beside it stands "default", or "mrope" for that
+        stated = {name: value for name, value in stated.items() if name not in MROPE_FIELDS}
+        assert stated in ({"type": "mrope"}, {"rope_type": "default"}), stated
+        return {}
     if stated.get("rope_type", stated.get("type")) == "longrope":  # Phi-4-mini: the lengths stand outside
         for name in ("original_max_position_embeddings", "max_position_embeddings"):
             stated[name] = field(case, name)
     return stated
+
+
+def norm(case: dict) -> "dict | None":
+    kind = field(case, "model_type")
+    if kind not in WITH_QK_NORM or (kind == "glm4_moe" and not field(case, "use_qk_norm")):
+        return None
+    return {"q": True, "k": True, "eps": field(case, "rms_norm_eps"), "plus_one": kind in WITH_PLUS_ONE}
+
+
+def mrope(case: dict) -> "dict | None":
+    stated = field(case, "rope_scaling") or {}
+    if "mrope_section" not in stated:
+        return None
+    return {"section": stated["mrope_section"], "interleaved": stated.get("mrope_interleaved", False)}
 
 
 def longest(case: dict) -> int:

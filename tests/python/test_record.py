@@ -64,6 +64,61 @@ def test_every_layout_once_each(tmp_path: Path, device: str) -> None:
     assert_passes(path, device)
 
 
+AXES_AND_QUERIES = """
+    def call(case=Case(DEVICE), axes=None, **arguments):
+        made = build(case)
+        if axes is not None:
+            made.arguments["pos"] = axes.to(DEVICE)
+        made.arguments.update(arguments)
+        made.run()
+
+    T, fp8 = 5, torch.float8_e4m3fn
+    grid = torch.tensor([[7] * T, [7, 7, 8, 8, 9], [7, 8, 7, 8, 7]])
+    section = dict(mrope_section=[8, 12, 12])
+    call(axes=grid, **section)
+    call(axes=grid + 1, **section)  # other values of one pattern
+    call(axes=grid.T.contiguous().T, **section)
+    call(axes=grid[0].expand(3, T), **section)
+    call(axes=grid.int(), **section, mrope_interleaved=True)
+    call(axes=grid[1], **section)
+    call(axes=grid, **section, offs=torch.tensor([3, 1, 4, 1, 5], device=DEVICE))
+    wild = torch.tensor([[3, 4, 900, 5, 6], [3, 4, 5, 5, 6], [3, 4, 5, -9, 6]])
+    call(Case(DEVICE, slots=[1, 2, -1, -1, 3]), axes=wild, **section)  # padding rows have any
+    small_heads = dict(q_heads=2, kv_heads=1, head_size=16)
+    many = Case(DEVICE, num_tokens=1500, table_rows=40000, num_blocks=400, **small_heads)
+    call(many, axes=torch.randint(300, (3, 1500)), mrope_section=[2, 3, 3])
+    scale = torch.tensor([0.3, 3.0], device=DEVICE)
+    for q_scale in (None, scale, scale[0], scale[:1]):
+        call(q_out=torch.empty(T, 8, 64, dtype=fp8, device=DEVICE), q_scale=q_scale)
+    call(Case(DEVICE, k_out="in_place"), q_out=torch.empty(T, 8, 64, dtype=fp8, device=DEVICE))
+    e5m2 = torch.empty(T, 8, 64, dtype=torch.float8_e5m2, device=DEVICE)
+    call(axes=grid, **section, q_out=e5m2, q_scale=scale)
+"""
+
+
+def test_axes_and_queries(tmp_path: Path, device: str) -> None:
+    path = tmp_path / "recorded.json"
+    output = record(path, f"DEVICE = {device!r}\n" + textwrap.dedent(AXES_AND_QUERIES))
+    assert "KVROPE_RECORD" not in output
+    cases = cases_in(path)
+    assert [case.get("mrope", {}).get("section") for case in cases] == (
+        [[8, 12, 12]] * 7 + [[2, 3, 3]] + [None] * 5 + [[8, 12, 12]]
+    )
+    positions = [case["positions"] for case in cases]
+    assert cases[1]["inputs"]["strides"]["pos"]["strides"] == [1, 3]
+    assert "contiguous-pos" in cases[2]["tags"], "of equal axes; those of the case differ"
+    assert cases[3]["mrope"]["interleaved"] and positions[3]["dtype"] == "int32"
+    assert positions[4]["axes"] == 1 and all("axes" not in positions[i] for i in (0, 1, 2, 3, 5))
+    assert positions[5]["values"] == [[7] * 5, [7, 7, 8, 8, 9], [7, 8, 7, 8, 7]]
+    assert positions[6]["values"][0][2] == 900 and positions[6]["values"][2][3] == -9
+    assert positions[7]["pattern"] == "random"
+    assert [case.get("q_out_dtype") for case in cases] == [None] * 8 + ["fp8_e4m3"] * 5 + ["fp8_e5m2"]
+    scales = [case.get("scales") for case in cases[8:]]
+    assert scales == [None, {"q": [0.25, 0.25]}, {"q": 0.25}, {"q": [0.25]}, None, {"q": [0.25, 0.25]}]
+    assert cases[12]["inputs"]["in_place"] and "in-place-in-part" not in cases[12]["tags"]
+    assert_passes(path, device)
+
+
 def test_what_makes_calls_distinct(tmp_path: Path) -> None:
     path = tmp_path / "recorded.json"
     script = """

@@ -68,8 +68,14 @@ def sizes_in(case: dict) -> dict:
     }
 
 
+def options_in(case: dict, key: str, **defaults: object) -> "dict | None":
+    return {**defaults, **case[key]} if key in case else None
+
+
 def check_model(case: dict) -> None:
     assert sizes_in(case) == model_config.sizes(case)
+    assert options_in(case, "norm", q=True, k=True, eps=1e-6, plus_one=False) == model_config.norm(case)
+    assert options_in(case, "mrope", interleaved=False) == model_config.mrope(case)
     assert case["table"].get("base", 10000) == model_config.base(case)
     assert case["table"].get("scaling", {}) == model_config.scaling(case)
     assert case["table"]["rows"] == min(model_config.longest(case), 8192)

@@ -110,19 +110,17 @@ void CallBuffers::add_inputs(const CallData& data) {
   arguments_.cos_sin = tensor(cos_sin);
 }
 
-// Every other element of a buffer of `around` where the inputs are transposed, else one after the other.
-at::Tensor CallBuffers::integers(const std::string& name, const std::vector<int64_t>& values,
-                                 IndexDType dtype, int64_t around) {
+// In a buffer of `around`.
+at::Tensor CallBuffers::integers(const std::string& name, const Placement& usual,
+                                 const std::vector<int64_t>& values, IndexDType dtype, int64_t around) {
   bool is_int32 = dtype == IndexDType::int32;
-  int64_t stride = spec_.inputs.strides == InputsSpec::Strides::transposed ? 2 : 1;
-  auto count = static_cast<int64_t>(values.size());
   int64_t item = is_int32 ? 4 : 8, guard = kGuardBytes / item;
-  Placement place = place_tensor(spec_, name, {0, {count}, {stride}, count * stride});
+  Placement place = place_tensor(spec_, name, usual);
   place.extent = (place.extent + 1) / 2 * 2;  // int64 divides what int32 takes
   std::vector<int64_t> all(static_cast<size_t>(2 * guard + place.extent), around);
-  for (int64_t i = 0; i < count; ++i) {
-    all[static_cast<size_t>(guard + place.at(i))] = values[static_cast<size_t>(i)];
-  }
+  size_t next = 0;
+  for_each_element(place, 0, guard + place.offset,
+                   [&](int64_t element) { all[static_cast<size_t>(element)] = values[next++]; });
   std::vector<uint8_t> bytes(all.size() * static_cast<size_t>(item));
   for (size_t i = 0; i < all.size(); ++i) {  // little-endian: the low bytes come first
     std::memcpy(bytes.data() + i * static_cast<size_t>(item), &all[i], static_cast<size_t>(item));
@@ -135,35 +133,45 @@ at::Tensor CallBuffers::integers(const std::string& name, const std::vector<int6
 
 void CallBuffers::add_indices(const RowPlan& plan) {
   constexpr int64_t kInNoTable = -77;
-  arguments_.pos = integers("pos", plan.pos, spec_.positions.dtype, kInNoTable);
-  if (plan.offs) arguments_.offs = integers("offs", *plan.offs, spec_.positions.offsets->dtype, kInNoTable);
-  arguments_.slot_mapping = integers("slot_mapping", plan.slot_mapping, spec_.slots.dtype, plan.unused_slot);
+  auto indices = [&](const char* name, const std::vector<int64_t>& values, IndexDType dtype, int64_t around) {
+    return integers(name, place_indices(spec_, static_cast<int64_t>(values.size())), values, dtype, around);
+  };
+  std::vector<int64_t> positions;
+  for (const std::vector<int64_t>& axis : plan.pos)
+    positions.insert(positions.end(), axis.begin(), axis.end());
+  Placement place = place_positions(spec_, static_cast<int64_t>(plan.pos.size()),
+                                    static_cast<int64_t>(plan.pos.front().size()));
+  arguments_.pos = integers("pos", place, positions, spec_.positions.dtype, kInNoTable);
+  if (plan.offs) arguments_.offs = indices("offs", *plan.offs, spec_.positions.offsets->dtype, kInNoTable);
+  arguments_.slot_mapping = indices("slot_mapping", plan.slot_mapping, spec_.slots.dtype, plan.unused_slot);
   if (plan.swa_slot_mapping) {
     int64_t unused =
         plan.unused_slot < 0 ? -1 : plan.swa_slot_mapping->at(static_cast<size_t>(plan.unused_slot));
     arguments_.swa_slot_mapping =
-        integers("swa_slot_mapping", *plan.swa_slot_mapping, spec_.slots.swa->dtype, unused);
+        indices("swa_slot_mapping", *plan.swa_slot_mapping, spec_.slots.swa->dtype, unused);
   }
 }
 
 void CallBuffers::add_outputs() {
-  NumberFormat q_format = spec_.q_out_dtype.value_or(spec_.dtype);
   auto poisoned = [&](const char* name, NumberFormat format, int64_t rows, int64_t heads,
                       bool may_transpose) {
     Placement usual = place_output(spec_, rows, heads, spec_.head_dim, may_transpose);
     return add(name, format, place_tensor(spec_, name, usual), Before::poisoned);
   };
-  if (spec_.inputs.in_place) {
+  if (spec_.q_is_in_place()) {
     q_out_ = q_;
-    k_out_ = k_;
     arguments_.q_out = arguments_.q;
+  } else if (spec_.outputs.q_out) {
+    // It must be viewable as (T, QH * D), which a transposed one is not.
+    q_out_ = poisoned("q_out", spec_.q_out_format(), spec_.tokens(), spec_.q_heads, false);
+    arguments_.q_out = tensor(*q_out_);
+  }
+  if (spec_.inputs.in_place) {
+    k_out_ = k_;
     arguments_.k_out = arguments_.k;
-  } else {
-    // q_out must be viewable as (T, QH * D), which a transposed one is not.
-    if (spec_.outputs.q_out) q_out_ = poisoned("q_out", q_format, spec_.tokens(), spec_.q_heads, false);
-    if (spec_.outputs.k_out) k_out_ = poisoned("k_out", spec_.dtype, spec_.kv_rows(), spec_.kv_heads, true);
-    if (q_out_) arguments_.q_out = tensor(*q_out_);
-    if (k_out_) arguments_.k_out = tensor(*k_out_);
+  } else if (spec_.outputs.k_out) {
+    k_out_ = poisoned("k_out", spec_.dtype, spec_.kv_rows(), spec_.kv_heads, true);
+    arguments_.k_out = tensor(*k_out_);
   }
   arguments_.output_zeros = spec_.outputs.zeros_out == OutputsSpec::Zeros::allocated;
   if (spec_.outputs.zeros_out == OutputsSpec::Zeros::given) {

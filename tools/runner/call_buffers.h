@@ -54,8 +54,8 @@ class CallBuffers {
   View add(const std::string& name, NumberFormat format, Placement place, BufferComparison::Before state);
   View share(const View& view, Placement place) const;
   at::Tensor tensor(const View& view, std::optional<at::ScalarType> type = std::nullopt);
-  at::Tensor integers(const std::string& name, const std::vector<int64_t>& values, IndexDType dtype,
-                      int64_t around);
+  at::Tensor integers(const std::string& name, const Placement& usual, const std::vector<int64_t>& values,
+                      IndexDType dtype, int64_t around);
   std::optional<at::Tensor> scale(const std::string& name, const std::optional<Scale>& spec,
                                   const std::optional<std::vector<float>>& values);
   at::Tensor weight(const std::string& name, const std::vector<float>& values);

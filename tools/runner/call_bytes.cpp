@@ -32,18 +32,33 @@ CachedRows count_cached(const CaseSpec& spec, const RowPlan& plan) {
   return cached;
 }
 
-int64_t table_rows_touched(const RowPlan& plan) {
+int64_t table_rows_touched(const RowPlan& plan, size_t axis) {
   std::set<uint64_t> rows;  // a sum that does not fit wraps: it is in no table anyway
-  for (size_t i = 0; i < plan.pos.size(); ++i) {
-    rows.insert(static_cast<uint64_t>(plan.pos[i]) + static_cast<uint64_t>(plan.offs ? (*plan.offs)[i] : 0));
+  const std::vector<int64_t>& pos = plan.pos[axis];
+  for (size_t i = 0; i < pos.size(); ++i) {
+    rows.insert(static_cast<uint64_t>(pos[i]) + static_cast<uint64_t>(plan.offs ? (*plan.offs)[i] : 0));
   }
   return static_cast<int64_t>(rows.size());
 }
 
+// Of the rows that an axis of positions names, the columns of its frequencies.
+int64_t table_elements_touched(const CaseSpec& spec, const RowPlan& plan) {
+  if (plan.pos.size() == 1 || !spec.mrope) return table_rows_touched(plan, 0) * spec.table_width();
+  int64_t pairs = spec.rotated_dims() / 2, elements = 0;
+  for (size_t axis = 0; axis < plan.pos.size(); ++axis) {
+    int64_t frequencies = 0;
+    for (int64_t i = 0; i < pairs; ++i) frequencies += spec.mrope->axis_of(i) == static_cast<int64_t>(axis);
+    if (frequencies > 0)
+      elements += table_rows_touched(plan, axis) * (spec.table_width() * frequencies / pairs);
+  }
+  return elements;
+}
+
 int64_t index_bytes(const CaseSpec& spec, const RowPlan& plan, const CachedRows& cached) {
-  int64_t bytes = static_cast<int64_t>(plan.pos.size()) * size_of(spec.positions.dtype) +
+  auto positions = static_cast<int64_t>(plan.pos.size() * plan.pos.front().size());
+  int64_t bytes = positions * size_of(spec.positions.dtype) +
                   static_cast<int64_t>(plan.slot_mapping.size()) * size_of(spec.slots.dtype) +
-                  table_rows_touched(plan) * spec.table_width() * bytes_of(spec.table_dtype);
+                  table_elements_touched(spec, plan) * bytes_of(spec.table_dtype);
   if (plan.offs) bytes += static_cast<int64_t>(plan.offs->size()) * size_of(spec.positions.offsets->dtype);
   if (plan.swa_slot_mapping) bytes += cached.window_entries * size_of(spec.slots.swa->dtype);
   bytes += (spec.norms_q() + spec.norms_k()) * spec.head_dim * bytes_of(spec.weight_format());
@@ -57,10 +72,11 @@ CallBytes call_bytes(const CaseSpec& spec, const RowPlan& plan) {
   int64_t tokens = spec.tokens(), kv_only = spec.kv_rows() - tokens;
   int64_t item = bytes_of(spec.dtype), head = spec.head_dim;
   bool in_place = spec.inputs.in_place;
-  auto changed = [&](bool is_normed) {  // dims of a row that are rewritten
-    return in_place && !is_normed ? spec.rotated_dims() : head;
+  auto changed = [&](bool is_in_place, bool is_normed) {  // dims of a row that are rewritten
+    return is_in_place && !is_normed ? spec.rotated_dims() : head;
   };
-  int64_t q_changed = changed(spec.norms_q()), k_changed = changed(spec.norms_k());
+  int64_t q_changed = changed(spec.q_is_in_place(), spec.norms_q()),
+          k_changed = changed(in_place, spec.norms_k());
 
   CallBytes bytes;
   int64_t q_read = tokens * spec.q_heads * q_changed;
@@ -68,7 +84,7 @@ CallBytes call_bytes(const CaseSpec& spec, const RowPlan& plan) {
       tokens * k_changed + cached.rotated * (head - k_changed) + (in_place ? cached.final : kv_only) * head;
   bytes.rows_read = item * (q_read + spec.kv_heads * (k_read + cached.all() * spec.value_dim()));
 
-  int64_t q_item = bytes_of(spec.q_out_dtype.value_or(spec.dtype));
+  int64_t q_item = bytes_of(spec.q_out_format());
   int64_t k_written = tokens * k_changed + (in_place ? 0 : kv_only * head);
   bytes.rows_written = q_item * tokens * spec.q_heads * q_changed + item * spec.kv_heads * k_written;
   if (spec.outputs.zeros_out != OutputsSpec::Zeros::none)

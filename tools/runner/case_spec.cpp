@@ -2,6 +2,17 @@
 
 namespace kvrope::regress {
 
+int64_t MropeSpec::axis_of(int64_t frequency) const {
+  if (!section || section->size() != 3) return 0;
+  const std::vector<int64_t>& sizes = *section;
+  if (interleaved) {
+    int64_t axis = frequency % 3;
+    return axis > 0 && frequency < 3 * sizes[static_cast<size_t>(axis)] ? axis : 0;
+  }
+  if (frequency < sizes[0]) return 0;
+  return frequency < sizes[0] + sizes[1] ? 1 : 2;
+}
+
 int64_t CaseSpec::tokens() const {
   constexpr int64_t kDefaultTokens = 5;
   if (num_tokens) return *num_tokens;
@@ -11,9 +22,15 @@ int64_t CaseSpec::tokens() const {
     return total;
   }
   if (positions.chosen() == PositionsSpec::Pattern::explicit_values) {
-    return static_cast<int64_t>(positions.values->size());
+    return static_cast<int64_t>(positions.values->front().size());
   }
   return kDefaultTokens;
+}
+
+int64_t CaseSpec::position_axes() const {
+  constexpr int64_t kAxes = 3;  // time, height, width
+  if (positions.values && positions.values->size() > 1) return static_cast<int64_t>(positions.values->size());
+  return positions.axes.value_or(has_section() ? kAxes : 1);
 }
 
 int64_t CaseSpec::kv_rows() const {

@@ -68,7 +68,8 @@ struct PositionsSpec {
   std::optional<Pattern> pattern;  // by default what the other keys say, else contiguous
   std::optional<int64_t> start;    // contiguous: 0
   std::optional<std::vector<Request>> requests;
-  std::optional<std::vector<int64_t>> values;
+  std::optional<std::vector<std::vector<int64_t>>> values;  // of each axis
+  std::optional<int64_t> axes;  // 1: pos is (T,); more: (axes, T). By default 3 with an mRoPE section, else 1
   IndexDType dtype = IndexDType::int64;
   std::optional<OffsetsSpec> offsets;
 
@@ -113,8 +114,11 @@ struct NormSpec {
 };
 
 struct MropeSpec {
-  std::vector<int64_t> section;
+  std::optional<std::vector<int64_t>> section;  // frequencies of each axis of positions
   bool interleaved = false;
+
+  // The axis that gives the angles of a frequency, that of pair 0 .. R/2 - 1; 0 without a section of three.
+  int64_t axis_of(int64_t frequency) const;
 };
 
 // Where one tensor lies in its buffer, in elements; contiguous where no strides are given.
@@ -128,7 +132,7 @@ struct InputsSpec {
   enum class Values { normal, ramp, extremes, nan_padding };
   Strides strides = Strides::contiguous;
   std::map<std::string, TensorStrides> tensors;  // by name, outputs and caches too; the rest are contiguous
-  bool in_place = false;                         // q_out is q, k_out is k
+  bool in_place = false;                         // q_out is q, unless it is fp8; k_out is k
   Values values = Values::normal;
 };
 
@@ -196,6 +200,10 @@ struct CaseSpec {
   bool cache_is_uint8() const {
     return kv_cache_dtype == CacheDType::fp8_e4m3_in_uint8 || kv_cache_dtype == CacheDType::fp8_e5m2_in_uint8;
   }
+  NumberFormat q_out_format() const { return q_out_dtype.value_or(dtype); }
+  bool q_is_in_place() const { return inputs.in_place && !q_out_dtype; }
+  bool has_section() const { return mrope && mrope->section; }
+  int64_t position_axes() const;
   int64_t split() const { return x.value_or(16 / bytes_of(cache_format())); }
   bool norms_q() const { return norm && norm->q; }
   bool norms_k() const { return norm && norm->k; }

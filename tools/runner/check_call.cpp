@@ -88,7 +88,8 @@ class CallChecker {
     const FusedArguments& args = buffers_.arguments();
     int64_t tokens = spec_.tokens(), heads = spec_.q_heads, dims = spec_.head_dim;
     auto given = [](const std::optional<at::Tensor>& tensor) { return tensor ? &*tensor : nullptr; };
-    check_returned("q_out", outputs_.q_out, given(args.q_out), {tokens, heads * dims}, args.q, findings_);
+    const at::Tensor& q_like = spec_.q_out_dtype ? *args.q_out : args.q;
+    check_returned("q_out", outputs_.q_out, given(args.q_out), {tokens, heads * dims}, q_like, findings_);
     check_returned("k_out", outputs_.k_out, given(args.k_out), args.k.sizes(), args.k, findings_);
     check_returned("key_cache", outputs_.key_cache, &args.key_cache, args.key_cache.sizes(), args.key_cache,
                    findings_);

@@ -36,6 +36,8 @@ void check_positions(const CaseSpec& spec, const Checker& checker) {
                   "requests", false);
   checker.belongs(positions.values.has_value(), pattern == Pattern::explicit_values, "positions/values",
                   "explicit", false);
+  bool has_axes = positions.values && positions.values->size() > 1;
+  checker.require(!has_axes || !positions.axes, "positions/axes", "is what the lists in values say");
   if (positions.requests) {
     int64_t total = 0;
     for (const Request& request : *positions.requests) total += request.length;
@@ -124,6 +126,8 @@ void check_keys_together(const CaseSpec& spec) {
   checker.require(!spec.misuse || spec.expected_error, "misuse", "is an error, and the case expects none");
   checker.require(!spec.model || !spec.model->name.empty(), "model/name",
                   "must be a non-empty string, is missing");
+  checker.require(!spec.q_out_dtype || spec.outputs.q_out, "q_out_dtype",
+                  "is that of a q_out that is given, and outputs/q_out says that none is");
   check_strides(spec);
 }
 

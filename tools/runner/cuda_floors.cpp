@@ -73,7 +73,7 @@ ChainRows chain_rows(const CaseSpec& spec, const RowPlan& plan) {
   int64_t most_slots = std::max<int64_t>(1024, 4 * spec.tokens());
   for (int64_t row = 0; row < spec.tokens(); ++row) {
     auto i = static_cast<size_t>(row);
-    int64_t position = plan.pos[i] + (plan.offs ? (*plan.offs)[i] : 0);
+    int64_t position = plan.pos.front()[i] + (plan.offs ? (*plan.offs)[i] : 0);
     rows.positions.push_back(std::clamp<int64_t>(position, 0, rows.table_rows - 1));
     int64_t slot = destination(plan, capacity, row).slot;
     rows.slots.push_back(slot < 0 ? slot : slot % most_slots);

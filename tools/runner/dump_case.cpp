@@ -61,6 +61,13 @@ class CaseDump {
     add(name, {static_cast<int64_t>(values.size())}, values, "input");
   }
 
+  void add_positions(const RowPlan& plan) {
+    std::vector<int64_t> all;
+    for (const std::vector<int64_t>& axis : plan.pos) all.insert(all.end(), axis.begin(), axis.end());
+    auto axes = static_cast<int64_t>(plan.pos.size()), count = static_cast<int64_t>(plan.pos.front().size());
+    add("pos", axes == 1 ? Shape{count} : Shape{axes, count}, all, "input");
+  }
+
   void write_inputs() {
     const CallData& data = call_.data;
     int64_t rows = spec_.kv_rows(), heads = spec_.kv_heads;
@@ -68,7 +75,7 @@ class CaseDump {
     add("k", {rows, heads, spec_.head_dim}, data.k, "input");
     add("v", {rows, heads, spec_.value_dim()}, data.v, "input");
     add("cos_sin", {data.plan.table_rows, spec_.table_width()}, data.cos_sin, "input");
-    add_integers("pos", data.plan.pos);
+    add_positions(data.plan);
     add_integers("slot_mapping", data.plan.slot_mapping);
     if (data.plan.offs) add_integers("offs", *data.plan.offs);
     if (data.plan.swa_slot_mapping) add_integers("swa_slot_mapping", *data.plan.swa_slot_mapping);
@@ -77,6 +84,7 @@ class CaseDump {
     };
     add_scale("k_scale", data.k_scale);
     add_scale("v_scale", data.v_scale);
+    add_scale("q_scale", data.q_scale);
     auto add_weight = [&](const char* name, const std::vector<float>& weight) {
       if (!weight.empty()) add(name, {spec_.head_dim}, weight, "input");
     };

@@ -32,9 +32,11 @@ struct FuzzDraft {
   int64_t rotary_dim = 0, rotary_dim_offset = 0;
   int64_t block_size = 16;
   int64_t table_rows = 0;         // P
+  int64_t axes = 1;               // of positions
   std::set<int64_t> padded_rows;  // that are padding whatever the seed
 
   void set(const std::string& pointer, Json value) { keys[Json::json_pointer(pointer)] = std::move(value); }
+  bool has_fp8_queries() const { return keys.value("q_out_dtype", "auto") != "auto"; }
   // Sets a key that the case is invalid by.
   void pin(const std::string& pointer, Json value);
 };

@@ -5,46 +5,14 @@
 #include <optional>
 #include <vector>
 
-#include "runner/fuzz_case.h"
+#include "runner/fuzz_spoilers.h"
 
 namespace kvrope::regress {
 namespace {
 
-constexpr int64_t kMostInt64 = std::numeric_limits<int64_t>::max();
-
-// A way to spoil a case gives the pattern of the error, or nothing where it does not apply to the case.
-using Pattern = std::optional<std::string>;
-
-std::string names(const std::string& argument) {
-  return ": " + argument + ": ";
-}
-
-// "slot_mapping[3] is 64" from the CPU, "slot_mapping gives 64 for row 3" from CUDA.
-std::string value_of(const std::string& argument) {
-  return "\\b" + argument + "(\\[\\d+\\]( \\+ offs)? is| gives) -?\\d+\\b";
-}
-
-void erase(FuzzDraft& draft, const std::string& key) {
-  draft.keys.erase(key);
-}
-
-// All rows of q are cached, in the first slots, as nothing else is said.
-void cache_all_rows_plainly(FuzzDraft& draft) {
-  for (const char* key : {"slots", "num_slots", "num_blocks"}) erase(draft, key);
-  draft.pin("/num_tokens", draft.tokens);
-}
-
-// Positions 0, 1, ... in a table of so many rows.
-void number_rows_plainly(FuzzDraft& draft) {
-  erase(draft, "positions");
-  draft.table_rows = draft.tokens + 1;
-  draft.pin("/table/rows", draft.table_rows);
-}
-
-std::vector<int64_t> counted(int64_t count) {
-  std::vector<int64_t> values;
-  for (int64_t i = 0; i < count; ++i) values.push_back(i);
-  return values;
+void without_fp8_queries(FuzzDraft& draft) {
+  draft.pin("/q_out_dtype", "auto");
+  if (draft.keys.contains("scales")) draft.keys["scales"].erase("q");
 }
 
 int64_t other_count(int64_t count, Draw& draw) {
@@ -84,8 +52,7 @@ Pattern bad_rotary_dim(FuzzDraft& draft, Draw& draw) {
 }
 
 Pattern bad_rotary_offset(FuzzDraft& draft, Draw& draw) {
-  draft.pin("/head_dim", draft.head_dim);
-  draft.pin("/rotary_dim", draft.rotary_dim);
+  pin_rotated_dims(draft);
   draft.pin("/rotary_dim_offset", draft.head_dim - draft.rotary_dim + draw.between(1, 9));
   return names("rotary_dim_offset");
 }
@@ -93,8 +60,7 @@ Pattern bad_rotary_offset(FuzzDraft& draft, Draw& draw) {
 Pattern bad_table_width(FuzzDraft& draft, Draw& draw) {
   int64_t width = draw.between(0, 3 * draft.rotary_dim);
   if (width == draft.rotary_dim || width == 2 * draft.rotary_dim) return std::nullopt;
-  draft.pin("/head_dim", draft.head_dim);
-  draft.pin("/rotary_dim", draft.rotary_dim);
+  pin_rotated_dims(draft);
   draft.pin("/table/width", width);
   return names("cos_sin");
 }
@@ -147,7 +113,8 @@ Pattern block_size_that_x_does_not_divide(FuzzDraft& draft, Draw& draw) {
 }
 
 Pattern scales_of_other_heads(FuzzDraft& draft, Draw& draw) {
-  std::string which = draw.one_of({"k", "v"});
+  std::string which = draw.one_of({"k", "v", "q"});
+  if (which == "q") give_fp8_queries(draft, draw);
   draft.pin("/kv_heads", draft.kv_heads);
   int64_t count = draw.chance(0.3) ? 0 : draft.kv_heads + draw.between(1, 2);
   draft.pin("/scales/" + which, std::vector<double>(static_cast<size_t>(count), 0.5));
@@ -157,6 +124,7 @@ Pattern scales_of_other_heads(FuzzDraft& draft, Draw& draw) {
 
 Pattern q_out_that_is_no_view(FuzzDraft& draft, Draw&) {
   if (draft.tokens < 2 || draft.q_heads < 2) return std::nullopt;
+  without_fp8_queries(draft);  // an fp8 q_out is never q
   draft.pin("/num_tokens", draft.tokens);
   draft.pin("/q_heads", draft.q_heads);
   draft.pin("/inputs/strides", "transposed");
@@ -227,40 +195,6 @@ Pattern position_out_of_range(FuzzDraft& draft, Draw& draw) {
   return value_of("pos");
 }
 
-// --- Norms
-
-Pattern infinite_eps(FuzzDraft& draft, Draw& draw) {
-  draft.pin(draw.chance(0.5) ? "/norm/q" : "/norm/k", true);
-  draft.pin("/norm/eps", draw.one_of({1e39, 1e300}));  // no fp32
-  return names("eps");
-}
-
-Pattern one_plus_no_weight(FuzzDraft& draft, Draw&) {
-  draft.pin("/norm/q", false);
-  draft.pin("/norm/k", false);
-  draft.pin("/norm/plus_one", true);
-  return names("weight_plus_one");
-}
-
-// --- What the operation does not know yet
-
-Pattern not_yet_supported(FuzzDraft& draft, Draw& draw) {
-  switch (draw.between(0, 2)) {
-    case 0:
-      draft.pin("/scales/q", draw.one_of({0.5, 2.0}));
-      return names("q_scale");
-    case 1:
-      draft.pin("/mrope/section", Json::array({1, 0, draft.rotary_dim / 2}));
-      if (draw.chance(0.5)) draft.pin("/mrope/interleaved", true);
-      return names("mrope_section");
-    default:
-      draft.pin("/inputs/in_place", false);
-      draft.pin("/outputs/q_out", true);
-      draft.pin("/q_out_dtype", draw.one_of({"fp8_e4m3", "fp8_e5m2"}));
-      return names("q_out");
-  }
-}
-
 // --- Mistakes of the caller
 
 // Sees to it that the call is given this tensor, which may be one that is left out otherwise.
@@ -272,6 +206,10 @@ void give(FuzzDraft& draft, const std::string& tensor) {
   if (tensor.ends_with("_scale")) {
     draft.pin("/scales/" + tensor.substr(0, 1), 0.5);
     draft.pin("/apply_scale", true);  // or it would be ignored
+    if (tensor == "q_scale") {
+      draft.pin("/q_out_dtype", "fp8_e4m3");
+      draft.pin("/outputs/q_out", true);
+    }
   }
   if (tensor.ends_with("_weight")) draft.pin("/norm/" + tensor.substr(0, 1), true);
   if (tensor == "offs") draft.pin("/positions/offsets/value", 0);
@@ -280,8 +218,8 @@ void give(FuzzDraft& draft, const std::string& tensor) {
 
 std::string some_tensor(Draw& draw) {
   return draw.one_of({"q", "k", "v", "key_cache", "value_cache", "slot_mapping", "swa_slot_mapping", "pos",
-                      "offs", "cos_sin", "k_scale", "v_scale", "q_weight", "k_weight", "q_out", "k_out",
-                      "zeros_out"});
+                      "offs", "cos_sin", "k_scale", "v_scale", "q_scale", "q_weight", "k_weight", "q_out",
+                      "k_out", "zeros_out"});
 }
 
 std::string some_written_tensor(Draw& draw) {
@@ -290,10 +228,12 @@ std::string some_written_tensor(Draw& draw) {
 
 Pattern shared_memory(FuzzDraft& draft, Draw& draw) {
   std::string tensor = some_written_tensor(draw), other = some_tensor(draw);
-  bool may_be_same = (tensor == "q_out" && other == "q") || (tensor == "k_out" && other == "k");
+  bool may_be_same =
+      (tensor == "q_out" && other == "q" && !draft.has_fp8_queries()) || (tensor == "k_out" && other == "k");
   if (tensor == other || may_be_same) return std::nullopt;
   give(draft, tensor);
   give(draft, other);
+  if (tensor == "q_out" && other == "q") draft.pin("/q_out_dtype", Json(draft.keys["q_out_dtype"]));
   draft.pin("/misuse/tensor", tensor);
   draft.pin("/misuse/fault", "shared");
   draft.pin("/misuse/with", other);
@@ -329,8 +269,6 @@ Pattern heads_on_one_another(FuzzDraft& draft, Draw&) {
   return names("k_out");
 }
 
-using Spoiler = Pattern (*)(FuzzDraft&, Draw&);
-
 constexpr Spoiler kSpoilers[] = {heads_that_do_not_divide,
                                  odd_head_size,
                                  large_head_size,
@@ -349,9 +287,13 @@ constexpr Spoiler kSpoilers[] = {heads_that_do_not_divide,
                                  slot_out_of_range,
                                  window_out_of_range,
                                  position_out_of_range,
+                                 axis_out_of_range,
                                  infinite_eps,
                                  one_plus_no_weight,
-                                 not_yet_supported,
+                                 bad_section,
+                                 axes_that_no_section_has,
+                                 interleaved_without_section,
+                                 q_scale_of_no_fp8,
                                  heads_on_one_another,
                                  misused_tensor,
                                  misused_tensor,

@@ -55,12 +55,13 @@ class StridesDraw {
 
   void rows() {
     bool is_in_place = option(draft_, "inputs", "in_place", false);
+    bool q_is_in_place = is_in_place && !draft_.has_fp8_queries();
     Sizes q = {draft_.tokens, draft_.q_heads, draft_.head_dim},
           k = {draft_.kv_rows, draft_.kv_heads, draft_.head_dim};
-    give("q", is_in_place ? viewable_strides(q, draw_) : any_strides(q, draw_));
+    give("q", q_is_in_place ? viewable_strides(q, draw_) : any_strides(q, draw_));
     give("k", any_strides(k, draw_));
     give("v", any_strides({draft_.kv_rows, draft_.kv_heads, draft_.value_dim}, draw_));
-    if (!is_in_place && option(draft_, "outputs", "q_out", true)) give("q_out", viewable_strides(q, draw_));
+    if (!q_is_in_place && option(draft_, "outputs", "q_out", true)) give("q_out", viewable_strides(q, draw_));
     if (!is_in_place && option(draft_, "outputs", "k_out", true)) give("k_out", any_strides(k, draw_));
     bool has_zeros =
         draft_.keys.contains("outputs") && draft_.keys["outputs"].value("zeros_out", Json()) == true;
@@ -70,7 +71,7 @@ class StridesDraw {
   void table_and_indices() {
     int64_t width = 2 * draft_.rotary_dim;  // room for either
     give("cos_sin", any_strides({draft_.table_rows, width}, draw_));
-    give("pos", any_strides({1}, draw_));
+    give("pos", any_strides(draft_.axes == 1 ? Sizes{1} : Sizes{draft_.axes, draft_.tokens}, draw_));
     give("slot_mapping", any_strides({1}, draw_));
     if (draft_.keys.contains("positions") && draft_.keys["positions"].contains("offsets")) {
       give("offs", any_strides({1}, draw_));

@@ -59,7 +59,6 @@ void draw_dtypes(FuzzDraft& draft, Draw& draw) {
     draft.set("/kv_cache_dtype",
               draw.one_of({"auto", "fp8_e4m3", "fp8_e5m2", "fp8_e4m3_uint8", "fp8_e5m2_uint8"}));
   }
-  if (draw.chance(0.1)) draft.set("/q_out_dtype", "auto");
 }
 
 void draw_layout(FuzzDraft& draft, Draw& draw) {
@@ -259,7 +258,8 @@ void draw_requests(FuzzDraft& draft, Draw& draw, const Offsets& offsets) {
 }
 
 // Padding rows may have any position.
-void draw_explicit_positions(FuzzDraft& draft, Draw& draw, const Offsets& offsets, bool is_int32) {
+std::vector<int64_t> explicit_positions(const FuzzDraft& draft, Draw& draw, const Offsets& offsets,
+                                        bool is_int32) {
   std::vector<int64_t> values;
   int64_t largest = is_int32 ? std::numeric_limits<int32_t>::max() : std::numeric_limits<int64_t>::max();
   bool has_rows = draft.keys.contains("table") && draft.keys["table"].contains("rows");
@@ -271,7 +271,29 @@ void draw_explicit_positions(FuzzDraft& draft, Draw& draw, const Offsets& offset
     values.push_back(is_wild ? draw.one_of<int64_t>({-1, draft.table_rows, largest, -largest - 1})
                              : position);
   }
-  draft.set("/positions/values", values);
+  return values;
+}
+
+// Those of all axes, or those of the first.
+void draw_explicit_positions(FuzzDraft& draft, Draw& draw, const Offsets& offsets, bool is_int32) {
+  auto values = [&] { return explicit_positions(draft, draw, offsets, is_int32); };
+  if (draft.axes == 1 || draw.chance(0.3)) return draft.set("/positions/values", values());
+  Json axes = Json::array();
+  for (int64_t axis = 0; axis < draft.axes; ++axis) axes.push_back(values());
+  draft.set("/positions/values", axes);
+  draft.keys["positions"].erase("axes");  // the lists say it
+}
+
+void draw_mrope(FuzzDraft& draft, Draw& draw) {
+  if (!draw.chance(0.25)) return;
+  int64_t pairs = draft.rotary_dim / 2, first = draw.between(0, pairs),
+          second = draw.between(0, pairs - first);
+  std::vector<int64_t> section = {first, second, pairs - first - second};
+  draw.random().shuffle(section);
+  draft.set("/mrope/section", section);
+  if (draw.chance(0.6)) draft.set("/mrope/interleaved", draw.chance(0.8));
+  draft.axes = draw.chance(0.85) ? 3 : 1;
+  if (draft.axes == 1 || draw.chance(0.2)) draft.set("/positions/axes", draft.axes);
 }
 
 void draw_positions(FuzzDraft& draft, Draw& draw) {
@@ -313,6 +335,14 @@ void draw_norm(FuzzDraft& draft, Draw& draw) {
   if (draw.chance(0.4)) draft.set("/norm/weight_dtype", draw.one_of({"auto", "fp32"}));
 }
 
+void draw_fp8_queries(FuzzDraft& draft, Draw& draw) {
+  if (draw.chance(0.1)) draft.set("/q_out_dtype", "auto");
+  if (!draw.chance(0.2)) return;
+  draft.set("/q_out_dtype", draw.one_of({"fp8_e4m3", "fp8_e5m2"}));
+  if (draft.keys.contains("outputs")) draft.set("/outputs/q_out", true);  // it must be given
+  if (draw.chance(0.7)) draft.set("/scales/q", draw_scale(draft, draw));
+}
+
 void draw_options(FuzzDraft& draft, Draw& draw) {
   if (draw.chance(0.5)) draft.set("/style", draw.one_of({"neox", "gptj"}));
   for (const char* scale : {"/scales/k", "/scales/v"}) {
@@ -335,6 +365,7 @@ void draw_options(FuzzDraft& draft, Draw& draw) {
   if (draw.chance(0.3)) {
     draft.set("/outputs/zeros_out", draw.one_of({Json(true), Json(false), Json("allocated")}));
   }
+  draw_fp8_queries(draft, draw);
   if (draw.chance(0.7)) draft.set("/tolerance/ulps", 0.5);
   if (draw.chance(0.1)) draft.set("/tolerance/relative", 4e-6);
   if (draw.chance(0.05)) draft.set("/tags", Json::array({"fuzz"}));
@@ -355,6 +386,7 @@ FuzzDraft draw_valid_case(Draw& draw, int64_t most_tokens) {
   draw_layout(draft, draw);
   draw_table(draft, draw);
   draw_slots(draft, draw);
+  draw_mrope(draft, draw);
   draw_positions(draft, draw);
   draw_options(draft, draw);
   if (draw.chance(0.15)) draw_tensor_strides(draft, draw);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <stdexcept>
 
 namespace kvrope::regress {
@@ -27,6 +28,20 @@ double rounded_to_fp32(double value) {
   return static_cast<float>(limit_to_fp32_range(value));
 }
 
+// Positions have the axes that the section takes, and the section has all frequencies.
+bool has_axes(const CaseSpec& spec) {
+  if (!spec.has_section()) return spec.position_axes() == 1 && !(spec.mrope && spec.mrope->interleaved);
+  const std::vector<int64_t>& section = *spec.mrope->section;
+  int64_t axes = spec.position_axes(), sum = std::accumulate(section.begin(), section.end(), int64_t{0});
+  return section.size() == 3 && sum == spec.rotated_dims() / 2 && (axes == 1 || axes == 3);
+}
+
+bool fits_q_scale(const CaseSpec& spec, const CallData& data) {
+  if (!data.q_scale) return true;
+  auto count = static_cast<int64_t>(data.q_scale->size());
+  return spec.q_out_dtype.has_value() && (count == 1 || count == spec.kv_heads);
+}
+
 }  // namespace
 
 Oracle::Oracle(const CaseSpec& spec, const CallData& data)
@@ -36,16 +51,13 @@ Oracle::Oracle(const CaseSpec& spec, const CallData& data)
       capacity_(data.plan.num_blocks * spec.block_size),
       rotary_dim_(spec.rotated_dims()),
       width_(spec.table_width()) {
-  if (spec.mrope || spec.q_out_dtype || spec.q_scale) {
-    throw std::invalid_argument("the oracle does not know mrope or an fp8 q_out yet");
-  }
-  bool has_positions = static_cast<int64_t>(data.plan.pos.size()) == tokens_ &&
+  bool has_positions = static_cast<int64_t>(data.plan.pos.front().size()) == tokens_ &&
                        (!data.plan.offs || static_cast<int64_t>(data.plan.offs->size()) == tokens_);
   bool has_table = rotary_dim_ >= 2 && rotary_dim_ % 2 == 0 &&
                    (width_ == rotary_dim_ || width_ == 2 * rotary_dim_) &&
                    spec.rotary_dim_offset + rotary_dim_ <= spec.head_dim;
   bool has_rows = spec.kv_rows() >= tokens_ && spec.slots_length() <= spec.kv_rows();
-  if (!has_positions || !has_table || !has_rows) {
+  if (!has_positions || !has_table || !has_rows || !has_axes(spec) || !fits_q_scale(spec, data)) {
     throw std::invalid_argument(
         "the call returned, but its sizes do not fit each other and it should have raised");
   }
@@ -56,16 +68,19 @@ Oracle::Oracle(const CaseSpec& spec, const CallData& data)
 }
 
 // The sum is that of 64-bit integers; one that overflows is in no table.
-int64_t Oracle::position_of(int64_t row) const {
-  int64_t position = data_.plan.pos[static_cast<size_t>(row)];
+int64_t Oracle::position_of(int64_t row, size_t axis) const {
+  int64_t position = data_.plan.pos[axis][static_cast<size_t>(row)];
   if (!data_.plan.offs) return position;
   if (__builtin_add_overflow(position, (*data_.plan.offs)[static_cast<size_t>(row)], &position)) return -1;
   return position;
 }
 
 bool Oracle::position_in_table(int64_t row) const {
-  int64_t position = position_of(row);
-  return position >= 0 && position < data_.plan.table_rows;
+  for (size_t axis = 0; axis < data_.plan.pos.size(); ++axis) {
+    int64_t position = position_of(row, axis);
+    if (position < 0 || position >= data_.plan.table_rows) return false;
+  }
+  return true;
 }
 
 Oracle::Angle Oracle::angle_of(int64_t row) const {
@@ -99,6 +114,13 @@ Oracle::Head Oracle::head_of(const std::vector<float>& rows, const std::vector<d
   return {values, factors[static_cast<size_t>(head)], weight.data(), spec_.norm->plus_one ? 1.0 : 0.0};
 }
 
+Oracle::CosSin Oracle::cos_sin_at(int64_t row, int64_t pair, int64_t j) const {
+  size_t axis = data_.plan.pos.size() > 1 ? static_cast<size_t>(spec_.mrope->axis_of(pair)) : 0;
+  const float* angles = data_.cos_sin.data() + position_of(row, axis) * width_;
+  if (width_ == 2 * rotary_dim_) return {angles[j], angles[rotary_dim_ + j]};
+  return {angles[pair], angles[rotary_dim_ / 2 + pair]};
+}
+
 Want Oracle::rotate(const Head& head, int64_t dim, int64_t row) const {
   switch (angle_of(row)) {
     case Angle::in_table:
@@ -122,11 +144,7 @@ Want Oracle::rotate(const Head& head, int64_t dim, int64_t row) const {
   int64_t distance = spec_.is_neox ? half : 1;  // to the other element of the pair
   double other = head.at(is_first ? dim + distance : dim - distance);
 
-  const float* angles = data_.cos_sin.data() + position_of(row) * width_;
-  bool is_full = width_ == 2 * rotary_dim_;
-  double cosine = is_full ? angles[j] : angles[pair];
-  double sine = is_full ? angles[rotary_dim_ + j] : angles[half + pair];
-
+  auto [cosine, sine] = cos_sin_at(row, pair, j);
   // a' = a cos - b sin, b' = b cos + a sin. The second product is rounded to fp32 before it is added: where
   // the two cancel, its rounding is all that is left.
   double product = rounded_to_fp32(other * sine);
@@ -136,7 +154,9 @@ Want Oracle::rotate(const Head& head, int64_t dim, int64_t row) const {
 }
 
 Want Oracle::q_out(int64_t row, int64_t head, int64_t dim) const {
-  return rotate(head_of(data_.q, q_factors_, data_.q_weight, row * spec_.q_heads + head), dim, row);
+  Want want = rotate(head_of(data_.q, q_factors_, data_.q_weight, row * spec_.q_heads + head), dim, row);
+  if (!data_.q_scale || angle_of(row) == Angle::zero_row) return want;
+  return scaled(want, *data_.q_scale, head / (spec_.q_heads / spec_.kv_heads), *spec_.q_out_dtype);
 }
 
 Want Oracle::k_out(int64_t row, int64_t head, int64_t dim) const {
@@ -146,9 +166,8 @@ Want Oracle::k_out(int64_t row, int64_t head, int64_t dim) const {
 }
 
 // x * (1 / scale), the reciprocal rounded to fp32. A power of two is exact; else x / scale is as good.
-Want Oracle::scaled(Want want, const std::optional<std::vector<float>>& scales, int64_t head) const {
-  if (!scales || !spec_.apply_scale) return want;
-  float scale = scales->size() == 1 ? scales->front() : scales->at(static_cast<size_t>(head));
+Want Oracle::scaled(Want want, const std::vector<float>& scales, int64_t head, NumberFormat format) const {
+  float scale = scales.size() == 1 ? scales.front() : scales.at(static_cast<size_t>(head));
   float inverse = 1.0f / scale;
   bool is_exact = static_cast<double>(scale) * inverse == 1.0;
   // A rotation too small for fp32 is zero, which matters to an infinite factor.
@@ -156,10 +175,15 @@ Want Oracle::scaled(Want want, const std::optional<std::vector<float>>& scales, 
   if (want.slack > 0) want.slack = want.slack * std::fabs(inverse) + kFp32Tiny;
   if (!is_exact) {
     want.slack += kDivideOrReciprocal * std::fabs(value) + kFp32Tiny;
-    if (bytes_of(spec_.cache_format()) == 2) want.ulps = spec_.tolerance.ulps;
+    if (bytes_of(format) == 2) want.ulps = spec_.tolerance.ulps;
   }
   want.value = value;
   return want;
+}
+
+Want Oracle::scaled_for_cache(const Want& want, const std::optional<std::vector<float>>& scales,
+                              int64_t head) const {
+  return scales && spec_.apply_scale ? scaled(want, *scales, head, spec_.cache_format()) : want;
 }
 
 // x / scale, an IEEE division in fp32: that of two fp32 values in double, rounded once more, is the same.
@@ -170,7 +194,7 @@ Want Oracle::divided(double value, const std::optional<std::vector<float>>& scal
 }
 
 Want Oracle::cached_key(int64_t row, int64_t head, int64_t dim) const {
-  return scaled(k_out(row, head, dim), data_.k_scale, head);
+  return scaled_for_cache(k_out(row, head, dim), data_.k_scale, head);
 }
 
 Want Oracle::cached_key_of(double k_out, int64_t head) const {
@@ -179,7 +203,8 @@ Want Oracle::cached_key_of(double k_out, int64_t head) const {
 
 Want Oracle::cached_value(int64_t row, int64_t head, int64_t dim) const {
   float value = data_.v[static_cast<size_t>((row * spec_.kv_heads + head) * spec_.value_dim() + dim)];
-  return spec_.match_unfused ? divided(value, data_.v_scale, head) : scaled({value}, data_.v_scale, head);
+  return spec_.match_unfused ? divided(value, data_.v_scale, head)
+                             : scaled_for_cache({value}, data_.v_scale, head);
 }
 
 }  // namespace kvrope::regress

@@ -29,7 +29,7 @@ class Oracle {
  private:
   enum class Angle { in_table, zero_row, nan_row };
   Angle angle_of(int64_t row) const;
-  int64_t position_of(int64_t row) const;
+  int64_t position_of(int64_t row, size_t axis) const;
   bool position_in_table(int64_t row) const;
 
   struct Head {  // as it is rotated
@@ -43,8 +43,15 @@ class Oracle {
   // `head` counts those of all rows.
   Head head_of(const std::vector<float>& rows, const std::vector<double>& factors,
                const std::vector<float>& weight, int64_t head) const;
+  struct CosSin {
+    double cosine, sine;
+  };
+  // Of a pair of the rotated part, as its element j takes them from the table.
+  CosSin cos_sin_at(int64_t row, int64_t pair, int64_t j) const;
   Want rotate(const Head& head, int64_t dim, int64_t row) const;
-  Want scaled(Want want, const std::optional<std::vector<float>>& scales, int64_t head) const;
+  Want scaled(Want want, const std::vector<float>& scales, int64_t head, NumberFormat format) const;
+  Want scaled_for_cache(const Want& want, const std::optional<std::vector<float>>& scales,
+                        int64_t head) const;
   Want divided(double value, const std::optional<std::vector<float>>& scales, int64_t head) const;
 
   const CaseSpec& spec_;

@@ -15,6 +15,7 @@ constexpr int64_t kMostHeads = 4096;
 constexpr int64_t kMostDims = 4096;
 constexpr int64_t kMostBlockSize = 1 << 20;
 constexpr int64_t kMostBlocks = 1 << 28;
+constexpr int64_t kMostAxes = 8;
 
 const std::vector<std::pair<std::string, NumberFormat>> kDTypes = {
     {"fp16", NumberFormat::fp16}, {"bf16", NumberFormat::bf16}, {"fp32", NumberFormat::fp32}};
@@ -169,6 +170,29 @@ void apply_offsets(OffsetsSpec& offsets, const ObjectReader& reader) {
   reader.choice("dtype", kIndexDTypes, offsets.dtype);
 }
 
+// One list of integers, or one for each of several axes.
+std::vector<std::vector<int64_t>> read_position_values(const ObjectReader& reader) {
+  const Json& value = *reader.find("values");
+  bool has_axes = value.is_array() && !value.empty() && value.front().is_array();
+  if (!has_axes) {
+    std::vector<int64_t> values;
+    reader.integers("values", -kAnyInt64 - 1, kAnyInt64, values);
+    return {values};
+  }
+  std::vector<std::vector<int64_t>> axes;
+  for (size_t i = 0; i < value.size(); ++i) {
+    std::string axis = std::to_string(i);
+    Json list = {{axis, value[i]}};
+    ObjectReader(list, reader.pointer_to("values"), {axis})
+        .integers(axis, -kAnyInt64 - 1, kAnyInt64, axes.emplace_back());
+  }
+  bool are_alike = std::all_of(axes.begin(), axes.end(),
+                               [&](const auto& values) { return values.size() == axes.front().size(); });
+  if (axes.size() < 2 || !are_alike)
+    reader.reject("values", "a list of integers, or at least two lists of them, all of one length");
+  return axes;
+}
+
 void apply_positions(PositionsSpec& positions, const ObjectReader& reader) {
   using Pattern = PositionsSpec::Pattern;
   if (names_any(reader, {"pattern", "requests", "values"})) {
@@ -177,6 +201,7 @@ void apply_positions(PositionsSpec& positions, const ObjectReader& reader) {
     positions.requests.reset();
     positions.values.reset();
   }
+  reader.integer("axes", 1, kMostAxes, positions.axes);
   reader.choice("pattern",
                 std::vector<std::pair<std::string, Pattern>>{{"contiguous", Pattern::contiguous},
                                                              {"requests", Pattern::requests},
@@ -185,7 +210,7 @@ void apply_positions(PositionsSpec& positions, const ObjectReader& reader) {
                 positions.pattern);
   reader.integer("start", 0, kMostRows, positions.start);
   if (reader.find("requests")) positions.requests = read_requests(reader);
-  reader.integers("values", -kAnyInt64 - 1, kAnyInt64, positions.values);
+  if (reader.find("values")) positions.values = read_position_values(reader);
   reader.choice("dtype", kIndexDTypes, positions.dtype);
   if (auto offsets = reader.object("offsets", {"pattern", "value", "limit", "values", "dtype"})) {
     if (!positions.offsets) positions.offsets.emplace();
@@ -354,8 +379,8 @@ void apply_keys(CaseSpec& spec, const Json& keys, const std::string& pointer, bo
   apply_choices(spec, reader);
   if (auto table = reader.object("table", {"width", "rows", "base", "scaling"}))
     apply_table(spec.table, *table);
-  if (auto positions =
-          reader.object("positions", {"pattern", "start", "requests", "values", "dtype", "offsets"})) {
+  if (auto positions = reader.object(
+          "positions", {"pattern", "start", "requests", "values", "axes", "dtype", "offsets"})) {
     apply_positions(spec.positions, *positions);
   }
   if (auto slots = reader.object("slots", {"pattern", "start", "values", "padding", "dtype", "swa"})) {

@@ -43,6 +43,7 @@ std::vector<int64_t> input_sizes(const CaseSpec& spec, const std::string& name) 
   if (name == "v") return {spec.kv_rows(), spec.kv_heads, spec.value_dim()};
   if (name == "cos_sin") return {spec.table.rows.value_or(kTableRowsUntold), spec.table_width()};
   if (name == "slot_mapping") return {spec.slots_length()};
+  if (name == "pos" && spec.position_axes() > 1) return {spec.position_axes(), spec.tokens()};
   if (name == "pos" || name == "offs") return {spec.tokens()};
   if (name == "swa_slot_mapping") return {kTableRowsUntold};
   if (name == "q_weight" || name == "k_weight") return {spec.head_dim};
@@ -72,9 +73,8 @@ bool elements_are_distinct(const std::vector<int64_t>& sizes, const std::vector<
 }
 
 bool call_has(const CaseSpec& spec, const std::string& name) {
-  bool in_place = spec.inputs.in_place;
-  if (name == "q_out") return spec.outputs.q_out && !in_place;
-  if (name == "k_out") return spec.outputs.k_out && !in_place;
+  if (name == "q_out") return spec.outputs.q_out && !spec.q_is_in_place();
+  if (name == "k_out") return spec.outputs.k_out && !spec.inputs.in_place;
   if (name == "zeros_out") return spec.outputs.zeros_out == OutputsSpec::Zeros::given;
   if (name == "offs") return spec.positions.offsets.has_value();
   if (name == "swa_slot_mapping") return spec.slots.swa.has_value();

@@ -47,6 +47,7 @@ double bytes_of_own_strides(const CaseSpec& spec, int64_t num_blocks) {
     // Each axis but the first at the largest that any may have.
     std::vector<int64_t> sizes(tensor.strides->size(),
                                std::max({spec.q_heads, spec.head_dim, spec.value_dim(), spec.block_size}));
+    if (name == "pos") sizes.back() = spec.tokens();  // of (axes, T) too
     sizes[0] = is_cache ? num_blocks : std::max({spec.tokens(), spec.kv_rows(), spec.table.rows.value_or(0)});
     bytes += 8 * extent_of(sizes, *tensor.strides, tensor.offset);
   }
@@ -119,6 +120,20 @@ Placement place_weight(const CaseSpec& spec) {
   if (spec.inputs.strides == Strides::odd_offset) return {1, {size}, {1}, 1 + size};
   if (spec.inputs.strides == Strides::transposed) return {0, {size}, {2}, 2 * size};
   return {0, {size}, {1}, size};
+}
+
+Placement place_indices(const CaseSpec& spec, int64_t count) {
+  int64_t stride = spec.inputs.strides == InputsSpec::Strides::transposed ? 2 : 1;
+  return {0, {count}, {stride}, count * stride};
+}
+
+Placement place_positions(const CaseSpec& spec, int64_t axes, int64_t count) {
+  using Strides = InputsSpec::Strides;
+  if (axes == 1) return place_indices(spec, count);
+  if (spec.inputs.strides == Strides::odd_offset)
+    return {1, {axes, count}, {count + 1, 1}, 1 + axes * (count + 1)};
+  if (spec.inputs.strides == Strides::transposed) return {0, {axes, count}, {2, 2 * axes}, 2 * axes * count};
+  return {0, {axes, count}, {count, 1}, axes * count};
 }
 
 CachePlacement::CachePlacement(const CaseSpec& spec, int64_t num_blocks)

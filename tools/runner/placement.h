@@ -40,6 +40,10 @@ QkvPlacement place_qkv(const CaseSpec& spec);
 Placement place_output(const CaseSpec& spec, int64_t rows, int64_t heads, int64_t dims, bool may_transpose);
 Placement place_table(const CaseSpec& spec, int64_t rows);
 Placement place_weight(const CaseSpec& spec);
+// Indices, every other element of a buffer where the inputs are transposed. Positions of several axes are
+// (axes, count), then a transposed (count, axes).
+Placement place_indices(const CaseSpec& spec, int64_t count);
+Placement place_positions(const CaseSpec& spec, int64_t axes, int64_t count);
 
 // The paged caches as README.md draws them. Offsets of single elements are worked out from the drawing, not
 // from the strides of the tensors, but where the case gives those itself.

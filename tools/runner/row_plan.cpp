@@ -44,7 +44,7 @@ std::vector<int64_t> plan_offsets(const OffsetsSpec& offsets, int64_t tokens, in
 std::vector<int64_t> plan_positions(const CaseSpec& spec,
                                     const std::optional<std::vector<int64_t>>& offsets) {
   const PositionsSpec& positions = spec.positions;
-  if (positions.chosen() == PositionsSpec::Pattern::explicit_values) return *positions.values;
+  if (positions.chosen() == PositionsSpec::Pattern::explicit_values) return positions.values->front();
   std::vector<int64_t> values(static_cast<size_t>(spec.tokens()));
   switch (positions.chosen()) {
     case PositionsSpec::Pattern::requests: {
@@ -69,15 +69,42 @@ std::vector<int64_t> plan_positions(const CaseSpec& spec,
   return values;
 }
 
+// Positions of an axis other than the first, drawn for each row, so that no two axes are alike. An image has
+// few rows and columns; random positions lie anywhere in the table. All are those after the offset.
+std::vector<int64_t> draw_positions_of_axis(const CaseSpec& spec, size_t axis, size_t count,
+                                            const std::optional<std::vector<int64_t>>& offsets) {
+  bool is_anywhere = spec.positions.chosen() == PositionsSpec::Pattern::random;
+  int64_t limit = spec.table.rows.value_or(kLeastTableRows);
+  if (!is_anywhere) limit = std::min(limit, kLeastTableRows);
+  Random random(spec.seed, "positions of axis " + std::to_string(axis));
+  std::vector<int64_t> values(count);
+  for (size_t i = 0; i < count; ++i) {
+    values[i] = random.below(limit);
+    if (offsets && i < offsets->size()) values[i] -= (*offsets)[i];
+  }
+  return values;
+}
+
+std::vector<std::vector<int64_t>> plan_axes(const CaseSpec& spec,
+                                            const std::optional<std::vector<int64_t>>& offsets) {
+  if (spec.positions.values && spec.positions.values->size() > 1) return *spec.positions.values;
+  std::vector<std::vector<int64_t>> axes = {plan_positions(spec, offsets)};
+  for (auto axis = size_t{1}; axis < static_cast<size_t>(spec.position_axes()); ++axis) {
+    axes.push_back(draw_positions_of_axis(spec, axis, axes.front().size(), offsets));
+  }
+  return axes;
+}
+
 // int64 wraps here and nowhere else: positions near its ends need a table whose size is given.
 int64_t plan_table_rows(const CaseSpec& spec, const RowPlan& plan) {
   if (spec.table.rows) return *spec.table.rows;
   int64_t rows = kLeastTableRows;
-  for (size_t i = 0; i < plan.pos.size(); ++i) {
-    int64_t offset = plan.offs && i < plan.offs->size() ? (*plan.offs)[i] : 0;
-    int64_t position =
-        static_cast<int64_t>(static_cast<uint64_t>(plan.pos[i]) + static_cast<uint64_t>(offset));
-    if (position < kMostTableRows) rows = std::max(rows, position + 1);
+  for (const std::vector<int64_t>& axis : plan.pos) {
+    for (size_t i = 0; i < axis.size(); ++i) {
+      int64_t offset = plan.offs && i < plan.offs->size() ? (*plan.offs)[i] : 0;
+      auto position = static_cast<int64_t>(static_cast<uint64_t>(axis[i]) + static_cast<uint64_t>(offset));
+      if (position < kMostTableRows) rows = std::max(rows, position + 1);
+    }
   }
   return rows;
 }
@@ -296,7 +323,7 @@ int64_t find_unused_slot(const RowPlan& plan, int64_t capacity) {
 RowPlan plan_rows(const CaseSpec& spec) {
   RowPlan plan;
   if (spec.positions.offsets) plan.offs = plan_offsets(*spec.positions.offsets, spec.tokens(), spec.seed);
-  plan.pos = plan_positions(spec, plan.offs);
+  plan.pos = plan_axes(spec, plan.offs);
   plan.table_rows = plan_table_rows(spec, plan);
 
   std::vector<LogicalRow> rows = logical_rows(spec);
@@ -321,7 +348,8 @@ RowPlan plan_rows(const CaseSpec& spec) {
   }
   plan.unused_slot = find_unused_slot(plan, plan.num_blocks * spec.block_size);
 
-  require_int32(spec, plan.pos, spec.positions.dtype, "positions");
+  for (const std::vector<int64_t>& axis : plan.pos)
+    require_int32(spec, axis, spec.positions.dtype, "positions");
   if (plan.offs) require_int32(spec, *plan.offs, spec.positions.offsets->dtype, "positions/offsets");
   require_int32(spec, plan.slot_mapping, spec.slots.dtype, "slots");
   if (plan.swa_slot_mapping) require_int32(spec, *plan.swa_slot_mapping, spec.slots.swa->dtype, "slots/swa");

@@ -11,7 +11,7 @@
 namespace kvrope::regress {
 
 struct RowPlan {
-  std::vector<int64_t> pos;
+  std::vector<std::vector<int64_t>> pos;  // of each axis; one where pos is (T,)
   std::optional<std::vector<int64_t>> offs;
   std::vector<int64_t> slot_mapping;
   std::optional<std::vector<int64_t>> swa_slot_mapping;
