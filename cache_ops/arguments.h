@@ -23,7 +23,7 @@ namespace kvrope {
 // What the rotation needs besides q and k. For each pair a' = a cos - b sin, b' = b cos + a sin (RoFormer,
 // arXiv:2104.09864), in fp32, rounded once.
 struct RotationArguments {
-  at::Tensor pos;                          // (T,) int32 or int64
+  at::Tensor pos;                          // (T,) int32 or int64; (3, T) with mrope_section
   at::Tensor cos_sin;                      // (P, R) or (P, 2R) fp32, fp16 or bf16: cosines, then sines
   bool is_neox = true;                     // pairs (i, i + R/2); false is GPT-J: (2i, 2i + 1)
   std::optional<at::Tensor> offs;          // (T,) int32 or int64, added to pos in 64 bits
@@ -31,16 +31,21 @@ struct RotationArguments {
   int64_t rotary_dim_offset = 0;           // the rotated dims are offset .. offset + R
   std::optional<at::Tensor> q_out, k_out;  // as q, k; allocated when absent; q and k themselves are allowed
 
+  // (), (1,) or (KH,) fp32, for a q_out that is float8_e4m3fn or float8_e5m2: cast(x * (1 / q_scale)), query
+  // head h with the scale of its KV head. 1 when absent; apply_scale does not touch it.
+  std::optional<at::Tensor> q_scale;
+
+  // Multimodal RoPE: frequency i of the R/2 turns by the position on one of three axes (time, height, width).
+  // Three sizes with sum R/2: one section after the other, or interleaved: i % 3 while that axis lasts, then
+  // 0. offs is added on each axis. With pos (T,) all axes are equal.
+  std::optional<std::vector<int64_t>> mrope_section;
+  bool mrope_interleaved = false;
+
   // (D,) of q's dtype or fp32: the heads of q, of k or of both are normed before their rotation, all dims of
   // the rows below T: x / sqrt(mean(x^2) + eps) * weight, in fp32 without a rounding before the rotation.
   std::optional<at::Tensor> q_weight, k_weight;
   double eps = 1e-6;
   bool weight_plus_one = false;  // multiplies by 1 + weight (Gemma)
-
-  // Not yet supported: any value but these raises ValueError.
-  std::optional<at::Tensor> q_scale;
-  std::optional<std::vector<int64_t>> mrope_section;
-  bool mrope_interleaved = false;
 };
 
 // What the cache write needs besides k.

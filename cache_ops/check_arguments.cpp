@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "mrope.cuh"
 #include "overlap.h"
 #include "tensor_matcher.h"
 #include "text.h"
@@ -13,6 +14,10 @@ namespace kvrope {
 namespace {
 
 using at::Tensor;
+
+bool is_fp8(at::ScalarType type) {
+  return type == at::kFloat8_e4m3fn || type == at::kFloat8_e5m2;
+}
 
 // The sizes of a call, named as in arguments.h.
 struct Sizes {
@@ -30,13 +35,13 @@ class Checker {
         match_(name_of(operation), rotates_ ? "q" : "k", rotates_ ? args.q : args.k) {}
 
   void check() {
-    check_unsupported();
     if (rotates_) check_queries();
     if (has_k_) check_keys();
     if (writes_cache_) check_cache_write();
     if (rotates_) {
       check_positions();
       check_rotation();
+      check_mrope();
       check_norm();
     }
     if (writes_cache_ && args_.apply_scale) {  // otherwise the scales are ignored, their form too
@@ -50,13 +55,6 @@ class Checker {
   template <typename... Parts>
   void require(bool condition, const char* argument, const Parts&... parts) const {
     TORCH_CHECK_VALUE(condition, text(match_.prefix(argument), parts...));
-  }
-
-  void check_unsupported() const {
-    constexpr const char* kText = "not yet supported, expected it to be left at its default";
-    require(!args_.q_scale, "q_scale", kText);
-    require(!args_.mrope_section, "mrope_section", kText);
-    require(!args_.mrope_interleaved, "mrope_interleaved", kText);
   }
 
   // The tensor that is looked at first says the dtype, the head size and, without others, the rows of a call.
@@ -180,7 +178,13 @@ class Checker {
   }
 
   void check_positions() {
-    check_index("pos", args_.pos, s_.T);
+    if (args_.mrope_section && args_.pos.defined() && args_.pos.dim() == 2) {
+      Size axes{"3", kNumAxes};
+      match_.shape("pos", args_.pos, {&axes, &s_.T});
+      match_.dtype("pos", args_.pos, {at::kInt, at::kLong});
+    } else {
+      check_index("pos", args_.pos, s_.T);
+    }
     if (args_.offs) check_index("offs", *args_.offs, s_.T);
   }
 
@@ -200,6 +204,24 @@ class Checker {
             rotary_dim, " or ", 2 * rotary_dim, " for rotary_dim ", rotary_dim,
             args_.rotary_dim ? "" : " (the head size, since rotary_dim is not given)", ", got ",
             width.value());
+  }
+
+  void check_mrope() const {
+    require(args_.mrope_section || !args_.mrope_interleaved, "mrope_interleaved",
+            "expected False, since there is no mrope_section, got True");
+    if (!args_.mrope_section) return;
+    const std::vector<c10::SymInt> sizes(args_.mrope_section->begin(), args_.mrope_section->end());
+    const c10::SymInt num_frequencies =
+        args_.rotary_dim ? c10::SymInt(*args_.rotary_dim / 2) : s_.D.value() / 2;
+    c10::SymInt sum = 0;
+    bool fits = sizes.size() == kNumAxes;
+    for (const c10::SymInt& size : sizes) {
+      fits = fits && size >= 0 && size <= kMaxHeadSize;  // no sum of these overflows
+      if (fits) sum = sum + size;
+    }
+    require(fits && sum == num_frequencies, "mrope_section",
+            "expected three sizes of at least 0 with sum rotary_dim / 2 = ", num_frequencies, ", got ",
+            c10::SymIntArrayRef(sizes));
   }
 
   void check_weight(const char* argument, const Tensor& weight) {
@@ -224,34 +246,44 @@ class Checker {
 
   void check_scale(const char* argument, const std::optional<Tensor>& scale) {
     if (!scale) return;
-    require(scale->defined(), argument, "expected shape (), (1,) or (KH=", s_.KH.value(),
-            ",), got an undefined tensor");
-    if (scale->dim() == 0) {
-      match_.shape(argument, *scale, {});
-    } else {
-      const bool fits = scale->dim() == 1 && (scale->sym_size(0) == 1 || scale->sym_size(0) == s_.KH.value());
-      require(fits, argument, "expected shape (), (1,) or (KH=", s_.KH.value(), ",), got ",
-              shape_text(*scale));
-      Size any{"KH"};
-      match_.shape(argument, *scale, {&any});
+    const bool is_one = scale->defined() && scale->dim() == 0;
+    const bool is_list = scale->defined() && scale->dim() == 1;
+    const bool fits =
+        is_one || (is_list && (scale->sym_size(0) == 1 || (has_k_ && scale->sym_size(0) == s_.KH.value())));
+    if (!fits) {
+      const std::string heads = has_k_ ? text(", (1,) or (KH=", s_.KH.value(), ",)") : " or (1,), without k";
+      require(false, argument, "expected shape ()", heads, ", got ",
+              scale->defined() ? shape_text(*scale) : "an undefined tensor");
     }
+    Size any{"KH"};
+    is_one ? match_.shape(argument, *scale, {}) : match_.shape(argument, *scale, {&any});
     match_.dtype(argument, *scale, {at::kFloat});
   }
 
+  void check_query_scale() {
+    if (!args_.q_scale) return;
+    const at::ScalarType type = args_.q_out->scalar_type();
+    require(is_fp8(type), "q_scale", "expected none, since q_out is ", dtype_name(type),
+            " and no fp8, got one");
+    check_scale("q_scale", args_.q_scale);
+  }
+
   void check_output(const char* argument, const std::optional<Tensor>& output,
-                    std::initializer_list<Size*> sizes) const {
+                    std::initializer_list<Size*> sizes, std::initializer_list<at::ScalarType> dtypes) const {
     const Tensor tensor = output.value_or(Tensor());
     match_.shape(argument, tensor, sizes);
-    match_.dtype(argument, tensor, {args_.q.scalar_type()});
+    match_.dtype(argument, tensor, dtypes);
     check_takes_no_gradient(argument, tensor);
   }
 
   void check_outputs() {
-    check_output("q_out", args_.q_out, {&s_.T, &s_.QH, &s_.D});
+    const at::ScalarType dtype = args_.q.scalar_type();
+    check_output("q_out", args_.q_out, {&s_.T, &s_.QH, &s_.D}, {dtype, at::kFloat8_e4m3fn, at::kFloat8_e5m2});
+    check_query_scale();
     if (writes_cache_) check_row_view();  // rope alone returns q_out as it is
     require(has_k_ || !args_.k_out, "k_out", "expected none, since there is no k, got one");
-    if (has_k_) check_output("k_out", args_.k_out, {&s_.Tk, &s_.KH, &s_.D});
-    if (args_.zeros_out) check_output("zeros_out", args_.zeros_out, {&s_.T, &s_.QH, &s_.D});
+    if (has_k_) check_output("k_out", args_.k_out, {&s_.Tk, &s_.KH, &s_.D}, {dtype});
+    if (args_.zeros_out) check_output("zeros_out", args_.zeros_out, {&s_.T, &s_.QH, &s_.D}, {dtype});
   }
 
   // A row of heads must be one run of evenly spaced elements, or (T, QH * D) is no view of it.
@@ -302,6 +334,7 @@ void check_no_overlap(const FusedArguments& args, Operation operation) {
   if (args.apply_scale) add_if(read, "v_scale", args.v_scale);
   add_if(read, "offs", args.offs);
   add_if(read, "swa_slot_mapping", args.swa_slot_mapping);
+  add_if(read, "q_scale", args.q_scale);
   add_if(read, "q_weight", args.q_weight);
   add_if(read, "k_weight", args.k_weight);
 

@@ -49,10 +49,11 @@ std::vector<int64_t> judge_rows(const char* operation, const RopeCacheParams& p)
                       text(operation, ": swa_slot_mapping gives ", slot.value, " for row ", row,
                            ", expected a slot below ", p.num_slots, " (num_blocks * block_size)"));
     if (row < p.num_tokens && slot.state != SlotState::padding) {
-      const int64_t position = effective_position(p, row);
+      const int64_t position = deciding_position(p, row);
       TORCH_CHECK_INDEX(is_in_table(p, position),
-                        text(operation, ": pos[", row, "]", p.has_offs ? " + offs" : "", " is ", position,
-                             ", expected 0 to ", p.cos_sin.num_rows - 1, " (the rows of cos_sin)"));
+                        text(operation, ": pos[", p.pos_axis_stride != 0 ? ":, " : "", row, "]",
+                             p.has_offs ? " + offs" : "", " is ", position, ", expected 0 to ",
+                             p.cos_sin.num_rows - 1, " (the rows of cos_sin)"));
     }
     if (slot.state == SlotState::valid) slots[row] = slot.value;
   }

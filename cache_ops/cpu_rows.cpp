@@ -60,25 +60,30 @@ void fill_head(T value, int64_t stride, int size, T* to) {
 }
 
 template <typename TableT>
-void load_angles(const RopeCacheParams& p, int64_t position, Angles& angles) {
+void load_angles(const RopeCacheParams& p, int64_t token, Angles& angles) {
   const RotaryStyle style = {p.is_neox, p.cos_sin.is_full_width};
-  const TableT* row = static_cast<const TableT*>(p.cos_sin.data) + position * p.cos_sin.row_stride;
+  const TableT* rows[kNumAxes];
+  for (int axis = 0; axis < kNumAxes; ++axis) {
+    const int64_t position = effective_position(p, token, axis);
+    rows[axis] = static_cast<const TableT*>(p.cos_sin.data) + position * p.cos_sin.row_stride;
+  }
   const int64_t sine_offset = style.sine_offset(p.rotary_dim);
   for (int j = 0; j < p.rotary_dim; ++j) {
     const int64_t column = style.cosine_column(j, p.rotary_dim);
+    const TableT* row = rows[axis_of_frequency(p.mrope, p.rotary_dim / 2, style.pair_of(j, p.rotary_dim))];
     angles.cos[j] = to_float(row[column * p.cos_sin.column_stride]);
     angles.sin[j] = to_float(row[(column + sine_offset) * p.cos_sin.column_stride]);
   }
 }
 
-void load_angles(const RopeCacheParams& p, int64_t position, Angles& angles) {
+void load_angles(const RopeCacheParams& p, int64_t token, Angles& angles) {
   switch (p.cos_sin.dtype) {
     case DType::fp16:
-      return load_angles<fp16>(p, position, angles);
+      return load_angles<fp16>(p, token, angles);
     case DType::bf16:
-      return load_angles<bf16>(p, position, angles);
+      return load_angles<bf16>(p, token, angles);
     default:
-      return load_angles<float>(p, position, angles);
+      return load_angles<float>(p, token, angles);
   }
 }
 
@@ -126,21 +131,56 @@ void rotate_head(const RopeCacheParams& p, const Angles& angles, Head<T>& head) 
   for (int j = 0; j < p.rotary_dim; ++j) stored[j] = from_float<T>(x[j]);
 }
 
-// Unscaled rows of the cache's own type keep their bits.
+// As another type, or scaled. Unscaled heads of their own type keep their bits.
+template <typename T, typename ToT>
+void convert_head(const ScaleArray& scales, int head, bool divide, int size, const Head<T>& x, ToT* to) {
+  if (scales.data != nullptr) {
+    const Scale scale(scales.data[head * scales.head_stride], divide);
+    for (int d = 0; d < size; ++d) to[d] = from_float<ToT>(scale.apply(x.values[d]));
+  } else if constexpr (DTypeOf<T>::value == DTypeOf<ToT>::value) {
+    for (int d = 0; d < size; ++d) to[d] = x.stored[d];
+  } else {
+    for (int d = 0; d < size; ++d) to[d] = from_float<ToT>(x.values[d]);
+  }
+}
+
+template <typename T, typename OutT>
+void store_query(const RopeCacheParams& p, int64_t token, int head, const Head<T>& x) {
+  OutT stored[kMaxHeadSize];
+  const int kv_head = p.num_kv_heads == 0 ? 0 : head / (p.num_q_heads / p.num_kv_heads);
+  convert_head(p.q_scale, kv_head, false, p.head_size, x, stored);
+  store_head(stored, p.q_out.dim_stride, p.head_size, head_of<OutT>(p.q_out, token, head));
+}
+
+template <typename T>
+void store_query_as_asked(const RopeCacheParams& p, int64_t token, int head, const Head<T>& x) {
+  switch (p.q_out_dtype) {
+    case DType::fp8_e4m3:
+      return store_query<T, fp8_e4m3>(p, token, head, x);
+    case DType::fp8_e5m2:
+      return store_query<T, fp8_e5m2>(p, token, head, x);
+    default:
+      return store_query<T, T>(p, token, head, x);
+  }
+}
+
+// Zero is one in every type.
+template <typename T>
+void clear_query(const RopeCacheParams& p, int64_t token, int head) {
+  if (size_of(p.q_out_dtype) == 1) {
+    fill_head(uint8_t{0}, p.q_out.dim_stride, p.head_size, head_of<uint8_t>(p.q_out, token, head));
+  } else {
+    fill_head(from_float<T>(0.0f), p.q_out.dim_stride, p.head_size, head_of<T>(p.q_out, token, head));
+  }
+}
+
 template <typename T, typename CacheT>
 void cache_head(const PagedCache& cache, const ScaleArray& scales, bool divide,
                 const SlotInBlock<int64_t>& at, int head, int size, const Head<T>& x) {
   const CacheLayout& layout = cache.layout;
   CacheT* row = static_cast<CacheT*>(cache.data) + layout.row_offset(at.block, at.offset, head);
   CacheT stored[kMaxHeadSize];
-  if (scales.data != nullptr) {
-    const Scale scale(scales.data[head * scales.head_stride], divide);
-    for (int d = 0; d < size; ++d) stored[d] = from_float<CacheT>(scale.apply(x.values[d]));
-  } else if constexpr (DTypeOf<T>::value == DTypeOf<CacheT>::value) {
-    for (int d = 0; d < size; ++d) stored[d] = x.stored[d];
-  } else {
-    for (int d = 0; d < size; ++d) stored[d] = from_float<CacheT>(x.values[d]);
-  }
+  convert_head(scales, head, divide, size, x, stored);
   if (layout.dim_split_log2 == 0) {
     store_head(stored, layout.dim_outer_stride, size, row);
   } else {
@@ -152,20 +192,18 @@ template <typename T, typename CacheT>
 void serve_token(const RopeCacheParams& p, const NormFactors& factors, int64_t token, int64_t slot,
                  Head<T>& head, Angles& angles) {
   const bool is_rotated = token < p.num_tokens;
-  const int64_t position = is_rotated ? effective_position(p, token) : 0;
-  const bool has_position = is_rotated && is_in_table(p, position);
-  if (has_position) load_angles(p, position, angles);
+  const bool has_position = is_rotated && is_in_table(p, deciding_position(p, token));
+  if (has_position) load_angles(p, token, angles);
   const T zero = from_float<T>(0.0f);
 
   for (int h = 0; is_rotated && h < p.num_q_heads; ++h) {
-    T* q_out = head_of<T>(p.q_out, token, h);
     if (has_position) {
       load_head(head_of<const T>(p.q, token, h), p.q.dim_stride, p.head_size, head);
       if (p.q_weight.data != nullptr) norm_head(p, factors.q, head);
       rotate_head(p, angles, head);
-      store_head(head.stored, p.q_out.dim_stride, p.head_size, q_out);
+      store_query_as_asked(p, token, h, head);
     } else {
-      fill_head(zero, p.q_out.dim_stride, p.head_size, q_out);
+      clear_query<T>(p, token, h);
     }
     if (p.zeros_out.data != nullptr) {
       fill_head(zero, p.zeros_out.dim_stride, p.head_size, head_of<T>(p.zeros_out, token, h));

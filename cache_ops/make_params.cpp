@@ -25,7 +25,8 @@ HeadRows head_rows(const Tensor& tensor, void* data) {
 }
 
 IndexArray index_array(const Tensor& tensor) {
-  return {data_of(tensor), tensor.size(0), stride_of(tensor, 0), tensor.scalar_type() == at::kLong};
+  const int64_t axis = tensor.dim() - 1;
+  return {data_of(tensor), tensor.size(axis), stride_of(tensor, axis), tensor.scalar_type() == at::kLong};
 }
 
 ScaleArray scale_array(const std::optional<Tensor>& scale, bool apply_scale) {
@@ -97,12 +98,19 @@ void add_keys(const FusedArguments& args, RopeCacheParams& p) {
 void add_rotation(const FusedArguments& args, RopeCacheParams& p) {
   p.q = head_rows(args.q, data_of(args.q));
   p.q_out = head_rows(*args.q_out, written(*args.q_out));
+  p.q_out_dtype = dtype_of(args.q_out->scalar_type());
+  p.q_scale = scale_array(args.q_scale, true);
   if (args.zeros_out) p.zeros_out = head_rows(*args.zeros_out, written(*args.zeros_out));
   p.num_tokens = args.q.size(0);
   p.num_q_heads = static_cast<int>(args.q.size(1));
   p.rotary_dim = static_cast<int>(args.rotary_dim.value_or(args.q.size(2)));
   p.rotary_dim_offset = static_cast<int>(args.rotary_dim_offset);
   p.pos = index_array(args.pos);
+  if (args.pos.dim() == 2) {
+    p.pos_axis_stride = args.pos.stride(0);
+    const auto& section = *args.mrope_section;
+    p.mrope = {static_cast<uint16_t>(section[1]), static_cast<uint16_t>(section[2]), args.mrope_interleaved};
+  }
   if (args.offs) p.offs = index_array(*args.offs);
   p.has_offs = args.offs.has_value();
   p.cos_sin = {data_of(args.cos_sin),
@@ -154,6 +162,7 @@ RopeCacheParams make_params(const FusedArguments& args, Operation operation) {
   p.has_cache = writes_cache(operation);
   p.cache_dtype = p.has_cache ? cache_dtype_of(args) : p.dtype;
   p.is_neox = args.is_neox;
+  p.q_out_dtype = p.dtype;
   p.match_unfused = args.match_unfused || operation == Operation::reshape_and_cache;
   if (rotates(operation)) add_rotation(args, p);
   p.num_kv_rows = p.num_tokens;

@@ -63,7 +63,7 @@ bool is_compact(const RopeCacheParams& p) {
   return fits(p.num_tokens) && fits(p.num_kv_rows) && fits(p.num_slots) && fits(p.block_size.divisor) &&
          fits(p.cos_sin.num_rows) && fits(p.cos_sin.row_stride) && fits(p.cos_sin.column_stride) &&
          fits(p.key_cache.layout) && fits(p.value_cache.layout) && fits(p.q_weight.stride) &&
-         fits(p.k_weight.stride);
+         fits(p.k_weight.stride) && fits(p.pos_axis_stride);
 }
 
 CompactParams make_compact(const RopeCacheParams& p) {
@@ -104,12 +104,20 @@ CompactParams make_compact(const RopeCacheParams& p) {
   c.q_weight = narrow(p.q_weight);
   c.k_weight = narrow(p.k_weight);
   c.norm_eps = p.norm_eps;
+  c.pos_axis_stride = narrow(p.pos_axis_stride);
+  c.mrope = p.mrope;
   c.weight_plus_one = p.weight_plus_one;
+  c.q_out_dtype = p.q_out_dtype;
+  c.q_scale = p.q_scale;
   return c;
 }
 
-bool has_extensions(const RopeCacheParams& p) {
+bool is_normed(const RopeCacheParams& p) {
   return p.q_weight.data != nullptr || p.k_weight.data != nullptr;
+}
+
+bool has_extensions(const RopeCacheParams& p) {
+  return is_normed(p) || p.pos_axis_stride != 0 || p.q_out_dtype != p.dtype;
 }
 
 bool has_plain_form(const RopeCacheParams& p) {

@@ -18,7 +18,10 @@ CompactParams make_compact(const RopeCacheParams& params);
 // scales for fp8 alone; no offsets, window, zeros_out or match_unfused.
 bool has_plain_form(const RopeCacheParams& params);
 
-// Whether a call asks for what newer models do to a head on its way. A plain call has the form and does not.
+bool is_normed(const RopeCacheParams& params);
+
+// Whether a call asks for what newer models do to a head on its way: RMSNorm, mRoPE, queries in fp8. A plain
+// call has the form and does not.
 bool has_extensions(const RopeCacheParams& params);
 
 }  // namespace kvrope

@@ -33,7 +33,7 @@ __device__ __noinline__ bool goes_to_later_row(const BasicRopeCacheParams<Index>
                                                Index slot) {
   for (Index later = token + 1; later < p.slot_mapping.size; ++later) {
     if (cache_slot(p, later) != static_cast<int64_t>(slot)) continue;
-    if (later >= p.num_tokens || is_in_table(p, effective_position(p, later))) return true;
+    if (later >= p.num_tokens || is_in_table(p, deciding_position(p, later))) return true;
   }
   return false;
 }

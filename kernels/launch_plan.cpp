@@ -49,15 +49,11 @@ bool fits(const NormWeight& weight, DType dtype, int width) {
   return weight.stride == 1 && is_aligned(weight.data, bytes);
 }
 
-bool is_normed(const RopeCacheParams& p) {
-  return p.q_weight.data != nullptr || p.k_weight.data != nullptr;
-}
-
 bool fits(const RopeCacheParams& p, int width) {
   if (p.rotary_dim % (2 * width) != 0 || p.rotary_dim_offset % width != 0) return false;
   if (p.head_size % width != 0 || p.v_head_size % width != 0) return false;
   for (const HeadRows* rows : {&p.q, &p.q_out, &p.zeros_out, &p.k, &p.k_out, &p.v}) {
-    if (!fits(*rows, p.dtype, width)) return false;
+    if (!fits(*rows, rows == &p.q_out ? p.q_out_dtype : p.dtype, width)) return false;
   }
   if (!fits(p.cos_sin, width)) return false;
   // A part of a norm's sum is a vector of each half of a head (rms_norm.cuh).
@@ -100,12 +96,12 @@ bool is_extended_with(const RopeCacheParams& p, int width) {
   return width > 1 && has_plain_form(p) && has_extensions(p) && slices_of_row(p, width) <= kWarp;
 }
 
-// Few rows get short vectors. Rows that are normed get long ones in extended calls alone (plain_call.cuh),
+// Few rows get short vectors. Calls with extensions get long ones in the plain form alone (plain_call.cuh),
 // and those where short ones would need more than a warp.
 int vector_width_for(const RopeCacheParams& p) {
   const int widest = widest_vector(p), thin = std::min(widest, kThinBytesPerVector / size_of(p.dtype));
   const bool is_few = p.num_kv_rows <= kThinRows;
-  if (!is_normed(p)) return is_few ? thin : widest;
+  if (!has_extensions(p)) return is_few ? thin : widest;
   const bool has_long = is_extended_with(p, widest) && !(is_few && is_extended_with(p, thin));
   return has_long ? widest : thin;
 }

@@ -53,7 +53,7 @@ __device__ __noinline__ void record_fault_of_row(const BasicRopeCacheParams<Inde
   const Slot slot = resolve_slot(p, token);
   if (slot.state == SlotState::padding) return;
   if (!has_position) {
-    record_fault(p.fault_record, FaultKind::position_out_of_range, token, effective_position(p, token));
+    record_fault(p.fault_record, FaultKind::position_out_of_range, token, deciding_position(p, token));
   } else if (slot.state == SlotState::slot_out_of_range) {
     record_fault(p.fault_record, FaultKind::slot_out_of_range, token, slot.value);
   } else if (slot.state == SlotState::window_out_of_range) {

@@ -17,6 +17,7 @@
 #include "cache_layout.h"
 #include "dtype.h"
 #include "fault_record.h"
+#include "mrope.cuh"
 
 namespace kvrope {
 
@@ -71,10 +72,10 @@ struct BasicRopeCacheParams {
   bool has_offs;
   bool is_neox;
   bool match_unfused;  // round K to dtype before the cache, divide by the scales
-  DType dtype;         // of q, k, v, k_out, zeros_out, q_out
+  DType dtype;         // of q, k, v, k_out, zeros_out
   DType cache_dtype;   // dtype, or one of fp8
 
-  BasicIndexArray<Index> pos;           // (T,)
+  BasicIndexArray<Index> pos;           // (T,); mRoPE: (3, T), this is the first row
   BasicCosSinTable<Index> cos_sin;      // (P, W)
   BasicHeadRows<Index> q, q_out;        // (T, QH, D)
   BasicIndexArray<Index> slot_mapping;  // (T_slot,), T_slot <= Tk
@@ -91,8 +92,11 @@ struct BasicRopeCacheParams {
   FaultRecord* fault_record;                  // device memory; may be null: faults are then not recorded
   BasicNormWeight<Index> q_weight, k_weight;  // (D,): RMSNorm of each head before its rotation (rms_norm.cuh)
   float norm_eps;
+  Index pos_axis_stride;  // from one row of pos (3, T) to the next; 0: one position for all axes
+  MropeSection mrope;
   bool weight_plus_one;  // heads are multiplied by 1 + weight
-  char unused[24];       // 64 bytes with the weights: what follows stands where it did in its cache line
+  DType q_out_dtype;     // dtype, or one of fp8: cast(x * (1 / q_scale))
+  ScaleArray q_scale;    // () or (KH,)
 };
 
 using HeadRows = BasicHeadRows<int64_t>;

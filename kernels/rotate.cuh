@@ -38,11 +38,14 @@ struct RotaryStyle {
     return is_neox ? pair + rotary_dim / 2 : 2 * pair + 1;
   }
 
-  // The column of rotated element j's cosine; its sine stands sine_offset columns further.
-  KVROPE_HOST_DEVICE int cosine_column(int j, int rotary_dim) const {
-    if (is_full_width) return j;
+  KVROPE_HOST_DEVICE int pair_of(int j, int rotary_dim) const {
     if (!is_neox) return j / 2;
     return j < rotary_dim / 2 ? j : j - rotary_dim / 2;
+  }
+
+  // The column of rotated element j's cosine; its sine stands sine_offset columns further.
+  KVROPE_HOST_DEVICE int cosine_column(int j, int rotary_dim) const {
+    return is_full_width ? j : pair_of(j, rotary_dim);
   }
   KVROPE_HOST_DEVICE int sine_offset(int rotary_dim) const {
     return is_full_width ? rotary_dim : rotary_dim / 2;

@@ -20,7 +20,7 @@ __device__ __forceinline__ float sum_over_lanes(unsigned mask, int lanes, int st
 
 // One token a block: a warp has one row, and all its lanes have its part. Threads that have fewer rows than
 // others return before these go on, and a barrier does not wait for what has returned.
-__device__ __noinline__ float sum_over_warps(int threads_per_row, float part) {
+inline __device__ __noinline__ float sum_over_warps(int threads_per_row, float part) {
   __shared__ float parts[kMaxThreadsPerBlock / kWarp];
   const int num_warps = threads_per_row / kWarp, row = static_cast<int>(threadIdx.z);
   float* parts_of_row = parts + row * num_warps;

@@ -1,5 +1,5 @@
 // What the scheduler's numbers mean: the slot of a row, behind the sliding-window table where there is one,
-// and the effective position of a row. Nothing is read outside an array.
+// and the effective position of a token on each axis. Nothing is read outside an array.
 #pragma once
 
 #include <cstdint>
@@ -68,15 +68,33 @@ KVROPE_HOST_DEVICE int64_t saturated_sum(int64_t a, int64_t b) {
   return !overflows ? sum : a < 0 ? INT64_MIN : INT64_MAX;
 }
 
+// One of the rows of pos (3, T).
 template <typename Index>
-KVROPE_HOST_DEVICE int64_t effective_position(const BasicRopeCacheParams<Index>& p, Index token) {
-  const int64_t pos = load_index(p.pos, token);
+KVROPE_HOST_DEVICE BasicIndexArray<Index> pos_of_axis(const BasicRopeCacheParams<Index>& p, int axis) {
+  const int64_t offset = product(static_cast<Index>(axis), p.pos_axis_stride) * (p.pos.is_int64 ? 8 : 4);
+  return {static_cast<const char*>(p.pos.data) + offset, p.pos.size, p.pos.stride, p.pos.is_int64};
+}
+
+template <typename Index>
+KVROPE_HOST_DEVICE int64_t effective_position(const BasicRopeCacheParams<Index>& p, Index token, int axis) {
+  const int64_t pos = load_index(pos_of_axis(p, axis), token);
   return p.has_offs ? saturated_sum(pos, load_index(p.offs, token)) : pos;
 }
 
 template <typename Index>
 KVROPE_HOST_DEVICE bool is_in_table(const BasicRopeCacheParams<Index>& p, int64_t position) {
   return is_index(position, p.cos_sin.num_rows);
+}
+
+// The position that decides whether a token has one: of the first axis where it is not in the table, or of
+// the last.
+template <typename Index>
+KVROPE_HOST_DEVICE int64_t deciding_position(const BasicRopeCacheParams<Index>& p, Index token) {
+  int64_t position = effective_position(p, token, 0);
+  for (int axis = 1; p.pos_axis_stride != 0 && axis < kNumAxes && is_in_table(p, position); ++axis) {
+    position = effective_position(p, token, axis);
+  }
+  return position;
 }
 
 }  // namespace kvrope

@@ -40,17 +40,21 @@ def rope(
     Args:
         q: (T, QH, D), float16, bfloat16 or float32. T may be 0.
         k: (Tk, KH, D), dtype of q, Tk >= T, KH dividing QH: rows T.. are copied to k_out unrotated. Or None.
-        pos: (T,), int32 or int64: position of each token.
+        pos: (T,), int32 or int64: position of each token; with mrope_section also (3, T), one row an axis.
         cos_sin: (P, R) or (P, 2R), float32, float16 or bfloat16: cosines, then sines.
         is_neox: pairs (i, i + R/2); False is GPT-J: (2i, 2i + 1).
-        offs: (T,), int32 or int64, added to pos.
+        offs: (T,), int32 or int64, added to pos (on each axis).
         rotary_dim: R, even; D when None. The dims rotary_dim_offset .. +R are rotated, the others pass through.
-        q_out, k_out: as q and k; allocated when None; q and k themselves are allowed (in place).
+        q_out, k_out: as q and k, q_out also in fp8; allocated when None; q and k themselves are allowed (in place).
+        q_scale: (), (1,) or with k (KH,) float32 on the device, for a q_out in float8_e4m3fn or float8_e5m2:
+            cast(x * (1 / q_scale)), query head h with the scale of its KV head; None = 1.
+        mrope_section: multimodal RoPE (Qwen2-VL, arXiv:2409.12191): three sizes with sum R/2. Frequency i turns by the
+            position on axis 0, 1 or 2 (time, height, width), one section after the other. With pos (T,) all are equal.
+        mrope_interleaved: True takes axis i % 3 while that axis lasts, then 0 (Qwen3-VL).
         q_weight, k_weight: (D,), dtype of q or float32: RMSNorm of each head of q, of k or of both before the
             rotation, over all D dims of the rows below T: x / sqrt(mean(x^2) + eps) * weight, in float32.
         eps: see q_weight; at least 0.
         weight_plus_one: True multiplies by 1 + weight (Gemma); only with a weight.
-        q_scale, mrope_section, mrope_interleaved: not yet supported; anything but the defaults raises ValueError.
 
     Returns:
         (q_out, k_out), shaped as q and k; k_out is None without k.

@@ -61,25 +61,29 @@ def fused_qk_rope_reshape_and_cache(
             (NB, KH, D/x, BS, x), x a power of two, and (NB, KH, Dv, BS) or shuffled (NB, KH, BS/x, Dv, x).
             dtype of k, float8_e4m3fn, float8_e5m2, or uint8 with kv_cache_dtype naming the fp8 format.
         slot_mapping: (T_slot,), int32 or int64: slot = block * BS + offset. Negative: padding, not cached.
-        pos: (T,), int32 or int64: position of each token.
+        pos: (T,), int32 or int64: position of each token; with mrope_section also (3, T), one row an axis.
         cos_sin: (P, R) or (P, 2R), float32, float16 or bfloat16: cosines, then sines.
         k_scale, v_scale: (), (1,) or (KH,) float32 on the device; stored = cast(x * (1 / scale)); None = 1.
         is_neox: pairs (i, i + R/2); False is GPT-J: (2i, 2i + 1).
         flash_layout: see key_cache.
         apply_scale: False ignores k_scale and v_scale, whatever they are.
-        offs: (T,), int32 or int64, added to pos.
-        q_out, k_out: as q and k; allocated when None; q and k themselves are allowed (in place).
+        offs: (T,), int32 or int64, added to pos (on each axis).
+        q_out, k_out: as q and k, q_out also in fp8; allocated when None; q and k themselves are allowed (in place).
         output_zeros, zeros_out: a tensor like q filled with zeros; allocated when None and output_zeros.
         swa_slot_mapping: (N,), int32 or int64: slot = swa_slot_mapping[slot]; negative: evicted, not cached.
         rotary_dim: R, even; D when None. The dims rotary_dim_offset .. +R are rotated, the others pass through.
         kv_cache_dtype: "auto", or for uint8 caches "fp8" = "fp8_e4m3", "fp8_e5m2".
         match_unfused: round k to its dtype before the cache and store cast(x / scale): every bit is then that of
             ``rope`` followed by ``reshape_and_cache``.
+        q_scale: (), (1,) or (KH,) float32 on the device, for a q_out in float8_e4m3fn or float8_e5m2:
+            cast(x * (1 / q_scale)), query head h with the scale of its KV head; None = 1.
+        mrope_section: multimodal RoPE (Qwen2-VL, arXiv:2409.12191): three sizes with sum R/2. Frequency i turns by the
+            position on axis 0, 1 or 2 (time, height, width), one section after the other. With pos (T,) all are equal.
+        mrope_interleaved: True takes axis i % 3 while that axis lasts, then 0 (Qwen3-VL).
         q_weight, k_weight: (D,), dtype of q or float32: RMSNorm of each head of q, of k or of both before the
             rotation, over all D dims of the rows below T: x / sqrt(mean(x^2) + eps) * weight, in float32.
         eps: see q_weight; at least 0.
         weight_plus_one: True multiplies by 1 + weight (Gemma); only with a weight.
-        q_scale, mrope_section, mrope_interleaved: not yet supported; anything but the defaults raises ValueError.
 
     Returns:
         (q_out as (T, QH * D), k_out, key_cache, value_cache), and zeros_out if it was given or asked for.

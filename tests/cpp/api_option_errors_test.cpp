@@ -204,24 +204,107 @@ const ErrorCase kOptionErrors[] = {
      }},
 };
 
-const ErrorCase kNotYetSupported[] = {
-    {"q_scale",
-     Error::value,
-     "q_scale",
-     {"not yet supported"},
-     [](Args& a) { a.q_scale = like(a.cos_sin, {1}); }},
-    {"mrope_section",
+const ErrorCase kMropeErrors[] = {
+    {"two_sections",
      Error::value,
      "mrope_section",
-     {"not yet supported"},
+     {"three sizes of at least 0 with sum rotary_dim / 2 = 8", "got (4, 4)"},
+     [](Args& a) {
+       a.mrope_section = std::vector<int64_t>{4, 4};
+     }},
+    {"section_sum",
+     Error::value,
+     "mrope_section",
+     {"= 8, got (2, 1, 1)"},
      [](Args& a) {
        a.mrope_section = std::vector<int64_t>{2, 1, 1};
      }},
-    {"mrope_interleaved",
+    {"section_sum_of_rotary_dim",
+     Error::value,
+     "mrope_section",
+     {"= 4, got (4, 2, 2)"},
+     [](Args& a) {
+       a.rotary_dim = 8, a.cos_sin = like(a.cos_sin, {32, 8});
+       a.mrope_section = std::vector<int64_t>{4, 2, 2};
+     }},
+    {"negative_section",
+     Error::value,
+     "mrope_section",
+     {"got (10, -1, -1)"},
+     [](Args& a) {
+       a.mrope_section = std::vector<int64_t>{10, -1, -1};
+     }},
+    {"section_beyond_64_bits",
+     Error::value,
+     "mrope_section",
+     {"= 8"},
+     [](Args& a) {
+       a.mrope_section = std::vector<int64_t>{INT64_MAX, INT64_MAX, 10};
+     }},
+    {"interleaved_without_section",
      Error::value,
      "mrope_interleaved",
-     {"not yet supported"},
+     {"expected False, since there is no mrope_section, got True"},
      [](Args& a) { a.mrope_interleaved = true; }},
+    {"three_rows_of_pos_without_section",
+     Error::value,
+     "pos",
+     {"(T=5,)", "got (3, 5)"},
+     [](Args& a) {
+       a.pos = a.pos.expand({3, 5});
+     }},
+    {"two_rows_of_pos",
+     Error::value,
+     "pos",
+     {"(3, T=5)", "got (2, 5)"},
+     [](Args& a) {
+       a.mrope_section = std::vector<int64_t>{4, 2, 2};
+       a.pos = a.pos.expand({2, 5});
+     }},
+    {"pos_of_too_few_tokens",
+     Error::value,
+     "pos",
+     {"(3, T=5)", "got (3, 4)"},
+     [](Args& a) {
+       a.mrope_section = std::vector<int64_t>{4, 2, 2};
+       a.pos = a.pos.narrow(0, 0, 4).expand({3, 4});
+     }},
+};
+
+at::Tensor fp8_like(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(), tensor.options().dtype(at::kFloat8_e4m3fn));
+}
+
+at::Tensor floats_like(const at::Tensor& tensor, std::vector<int64_t> shape) {
+  return at::ones(shape, tensor.options().dtype(at::kFloat));
+}
+
+const ErrorCase kQueryScaleErrors[] = {
+    {"q_scale_without_fp8",
+     Error::value,
+     "q_scale",
+     {"expected none, since q_out is bfloat16 and no fp8"},
+     [](Args& a) { a.q_scale = floats_like(a.q, {}); }},
+    {"q_scale_shape",
+     Error::value,
+     "q_scale",
+     {"(), (1,) or (KH=2,)", "got (6,)"},
+     [](Args& a) { a.q_out = fp8_like(a.q), a.q_scale = floats_like(a.q, {6}); }},
+    {"q_scale_dtype",
+     Error::type,
+     "q_scale",
+     {"float32", "float64"},
+     [](Args& a) { a.q_out = fp8_like(a.q), a.q_scale = floats_like(a.q, {}).to(at::kDouble); }},
+    {"q_out_dtype",
+     Error::type,
+     "q_out",
+     {"bfloat16, float8_e4m3fn or float8_e5m2", "uint8"},
+     [](Args& a) { a.q_out = at::zeros_like(a.q).to(at::kByte); }},
+    {"q_out_on_q",
+     Error::value,
+     "q_out",
+     {"memory of its own or exactly that of q"},
+     [](Args& a) { a.q_out = a.q.view(at::kFloat8_e4m3fn).slice(2, 0, 16); }},
 };
 
 const ErrorCase kNormErrors[] = {
@@ -355,8 +438,12 @@ INSTANTIATE_TEST_SUITE_P(Options, OptionError,
 INSTANTIATE_TEST_SUITE_P(Norms, OptionError,
                          testing::Combine(testing::ValuesIn(kNormErrors), testing::ValuesIn(test_devices())),
                          error_case_name);
-INSTANTIATE_TEST_SUITE_P(NotYetSupported, OptionError,
-                         testing::Combine(testing::ValuesIn(kNotYetSupported), testing::Values(at::kCPU)),
+INSTANTIATE_TEST_SUITE_P(Mrope, OptionError,
+                         testing::Combine(testing::ValuesIn(kMropeErrors), testing::ValuesIn(test_devices())),
+                         error_case_name);
+INSTANTIATE_TEST_SUITE_P(QueryScale, OptionError,
+                         testing::Combine(testing::ValuesIn(kQueryScaleErrors),
+                                          testing::ValuesIn(test_devices())),
                          error_case_name);
 INSTANTIATE_TEST_SUITE_P(Indices, OptionError,
                          testing::Combine(testing::ValuesIn(kIndexErrors), testing::Values(at::kCPU)),

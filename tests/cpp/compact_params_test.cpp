@@ -54,6 +54,7 @@ void visit_numbers(Params& p, const Visit& visit) {
   layout("value_cache", p.value_cache.layout);
   visit("q_weight", p.q_weight.stride);
   visit("k_weight", p.k_weight.stride);
+  visit("pos_axis_stride", p.pos_axis_stride);
 }
 
 template <typename Params, typename Visit>
@@ -68,6 +69,7 @@ void visit_pointers(Params& p, const Visit& visit) {
   visit(p.fault_record);
   visit(p.q_weight.data);
   visit(p.k_weight.data);
+  visit(p.q_scale.data);
 }
 
 // All numbers and addresses differ.
@@ -85,6 +87,8 @@ RopeCacheParams distinct_params() {
   p.dtype = DType::bf16, p.cache_dtype = DType::fp8_e5m2, p.cos_sin.dtype = DType::fp16;
   p.has_cache = true;
   p.norm_eps = 0.25f;
+  p.mrope = {13, 14, false};
+  p.q_out_dtype = DType::fp8_e4m3, p.q_scale.head_stride = 15;
   return p;
 }
 
@@ -122,6 +126,10 @@ TEST(CompactParams, HoldTheSameSizesAndTypes) {
   EXPECT_EQ(c.cache_dtype, DType::fp8_e5m2);
   EXPECT_EQ(c.cos_sin.dtype, DType::fp16);
   EXPECT_EQ(c.norm_eps, 0.25f);
+  EXPECT_EQ(c.mrope.height, 13);
+  EXPECT_EQ(c.mrope.width, 14);
+  EXPECT_EQ(c.q_out_dtype, DType::fp8_e4m3);
+  EXPECT_EQ(c.q_scale.head_stride, 15);
 }
 
 template <typename Params>
@@ -138,7 +146,8 @@ std::vector<bool*> flags_of(Params& p) {
           &p.cos_sin.is_full_width,
           &p.q_weight.is_fp32,
           &p.k_weight.is_fp32,
-          &p.weight_plus_one};
+          &p.weight_plus_one,
+          &p.mrope.is_interleaved};
 }
 
 TEST(CompactParams, HoldTheSameFlags) {
