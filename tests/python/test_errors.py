@@ -235,7 +235,84 @@ NORMS = [
         lambda a: {"weight_plus_one": True},
     ),
 ]  # fmt: skip
-BAD = ROWS + CACHES + INDICES + ROTATION + DTYPES + SCALES + OUTPUTS + NORMS
+
+
+def section(fits: str, *sizes: int, **options: Any) -> Bad:
+    return option("mrope_section", fits, mrope_section=list(sizes), **options)
+
+
+def axes(*size: int, dtype: torch.dtype = torch.int64) -> Callable[..., Any]:
+    return lambda a: dict(pos=torch.zeros(size, dtype=dtype, device=a["q"].device), mrope_section=[7, 12, 13])
+
+
+THREE = r"three sizes of at least 0 .*32, got"
+MROPE = [
+    *(
+        Bad(f"pos{list(size)}-section", "pos", ValueError, r"3, T=5\)", axes(*size))
+        for size in ((2, 5), (4, 5), (5, 3), (3, 4), (3, 6), (1, 5), (0, 5))
+    ),
+    *(
+        Bad(f"pos{list(size)}-section", "pos", ValueError, r"T=5", axes(*size))
+        for size in ((3, 5, 1), (1, 3, 5), (4,), (3,), ())
+    ),
+    *(
+        Bad(f"axes-{wrong}", "pos", TypeError, INTEGERS, axes(3, 5, dtype=wrong))
+        for wrong in (torch.int16, torch.uint8, torch.float32, torch.bool)
+    ),
+    *(
+        section(THREE, *sizes) for sizes in (
+            (), (32,), (16, 16), (8, 8, 8, 8), (16, 8, 7), (16, 8, 9), (0, 0, 0), (-1, 17, 16), (33, -1, 0),
+            (2**63 - 1, 2**63 - 1, 34), (2**62, 2**62, 2**63 - 1), (-(2**63), 2**63 - 1, 33),
+        )
+    ),
+    section(r"three sizes .*16, got", 7, 12, 13, rotary_dim=32, cos_sin_width=32),
+    section(THREE, 16, 8, 7, mrope_interleaved=True),
+    option("mrope_interleaved", r"False.*no mrope_section", mrope_interleaved=True),
+]  # fmt: skip
+
+
+def fp8_queries(dtype: torch.dtype = torch.float8_e4m3fn, q_scale: Any = None) -> Callable[..., Any]:
+    return lambda a: dict(
+        q_out=torch.zeros_like(a["q"], dtype=torch.uint8).to(dtype),
+        q_scale=None if q_scale is None else q_scale.to(a["q"].device),
+    )
+
+
+def query_scale(name: str, scale: torch.Tensor, error: type[Exception], fits: str) -> Bad:
+    return Bad(f"q_scale-{name}", "q_scale", error, fits, fp8_queries(q_scale=scale))
+
+
+QUERIES = [
+    query_scale("1x1", torch.ones(1, 1), ValueError, FORMS),
+    query_scale("3", torch.ones(3), ValueError, FORMS),
+    query_scale("0", torch.ones(0), ValueError, FORMS),
+    query_scale("per-q-head", torch.ones(8), ValueError, FORMS),
+    query_scale("fp64", torch.ones((), dtype=torch.float64), TypeError, "float32"),
+    query_scale("fp16", torch.ones(1, dtype=torch.float16), TypeError, "float32"),
+    query_scale("int", torch.ones((), dtype=torch.int32), TypeError, "float32"),
+    *(
+        Bad(f"q_out-{wrong}", "q_out", TypeError, r"bfloat16.*float8_e4m3fn.*float8_e5m2", fp8_queries(wrong))
+        for wrong in (torch.uint8, torch.int8, torch.float16, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+    ),
+    *(
+        Bad(f"{name}-fp8", name, TypeError, "bfloat16",
+            lambda a, n=name, s=source: {n: torch.zeros_like(a[s], dtype=torch.float8_e4m3fn)})
+        for name, source in (("k_out", "k"), ("zeros_out", "q"))
+    ),
+    Bad("q_out-fp8-shape", "q_out", ValueError, r"T=5, QH=8, D=64",
+        lambda a: {"q_out": torch.zeros(5, 512, device=a["q"].device).to(torch.float8_e5m2)}),
+    Bad("q_out-fp8-padded", "q_out", ValueError, r"view.*\(T, QH \* D\)",
+        lambda a: {"q_out": torch.zeros(5, 8, 80, device=a["q"].device).to(torch.float8_e5m2)[..., :64]}),
+    *(
+        Bad(f"q_scale-{name}", "q_scale", ValueError, "none.*q_out is bfloat16", lambda a, m=make: {
+            "q_out": m(a), "q_scale": torch.ones((), device=a["q"].device)})
+        for name, make in {
+            "without-q_out": lambda a: None, "own-q_out": lambda a: torch.zeros_like(a["q"]),
+            "in-place": lambda a: a["q"],
+        }.items()
+    ),
+]  # fmt: skip
+BAD = ROWS + CACHES + INDICES + ROTATION + DTYPES + SCALES + OUTPUTS + NORMS + MROPE + QUERIES
 
 
 def bad_arguments(bad: Bad, device: str) -> dict[str, Any]:
@@ -279,7 +356,7 @@ def test_bad_argument_on_meta_tensors(bad: Bad) -> None:
 
 TENSORS = [
     "q", "k", "v", "key_cache", "value_cache", "slot_mapping", "pos", "cos_sin", "k_scale", "v_scale", "offs",
-    "q_out", "k_out", "zeros_out", "swa_slot_mapping", "q_weight", "k_weight",
+    "q_out", "k_out", "zeros_out", "swa_slot_mapping", "q_weight", "k_weight", "q_scale",
 ]  # fmt: skip
 
 
@@ -288,6 +365,7 @@ def full_call(device: str) -> dict[str, Any]:
     case = Case(
         device, k_scale=0.5, v_scale=2.0, offs=[0] * 5, pos=[1, 2, 3, 4, 5], swa=list(range(128)),
         q_out="contiguous", k_out="contiguous", zeros_out="contiguous", norm="qk",
+        q_out_dtype=torch.float8_e5m2, q_scale=0.3,
     )  # fmt: skip
     return build(case).arguments
 
@@ -307,9 +385,9 @@ def test_tensor_on_another_device(device: str, other: str, argument: str) -> Non
 
 
 @pytest.mark.parametrize("value", [0.5, 1, True, "0.5", [0.5]], ids=str)
-@pytest.mark.parametrize("argument", ["k_scale", "v_scale"])
+@pytest.mark.parametrize("argument", ["k_scale", "v_scale", "q_scale"])
 def test_scale_that_is_no_tensor(device: str, argument: str, value: Any) -> None:
-    arguments = build(Case(device)).arguments
+    arguments = build(Case(device, q_out_dtype=torch.float8_e4m3fn)).arguments
     memory = Memory({name: tensor for name, tensor in arguments.items() if isinstance(tensor, torch.Tensor)})
     with pytest.raises((TypeError, ValueError), match=argument):
         kvrope.fused_qk_rope_reshape_and_cache(**{**arguments, argument: value})
@@ -353,27 +431,19 @@ def test_failed_allocation_is_what_it_is(device: str) -> None:
         kvrope.fused_qk_rope_reshape_and_cache(**arguments)
 
 
-LATER = {
-    "q_scale": lambda arguments: torch.ones((), device=arguments["q"].device),
-    "mrope_section": lambda arguments: [16, 8, 8],
-    "mrope_interleaved": lambda arguments: True,
-}
-
-
-@pytest.mark.parametrize("argument", LATER)
-def test_features_not_yet_supported(device: str, argument: str) -> None:
+@pytest.mark.parametrize("section", [16, "abc", [16.0, 8, 8], [None, 16, 16], [[16, 8, 8]], [2**70, 0, 0],
+                                     torch.tensor([16, 8, 8])], ids=str)  # fmt: skip
+def test_section_that_is_no_sequence_of_integers(device: str, section: Any) -> None:
     arguments = build(Case(device)).arguments
-    memory = Memory({name: tensor for name, tensor in arguments.items() if isinstance(tensor, torch.Tensor)})
-    with pytest.raises(ValueError, match=rf"{argument}: .*not yet supported"):
-        kvrope.fused_qk_rope_reshape_and_cache(**arguments, **{argument: LATER[argument](arguments)})
-    memory.compare()
+    with pytest.raises(TypeError, match="mrope_section"):
+        kvrope.fused_qk_rope_reshape_and_cache(**arguments, mrope_section=section)
 
 
-def test_fp8_query_output_is_refused(device: str) -> None:
-    arguments = build(Case(device)).arguments
-    arguments["q_out"] = torch.zeros_like(arguments["q"], dtype=torch.float8_e4m3fn)
-    with pytest.raises((TypeError, ValueError), match="q_out"):
-        kvrope.fused_qk_rope_reshape_and_cache(**arguments)
+def test_a_scale_alone_does_not_make_fp8_queries(device: str) -> None:
+    """q_out=None has q's dtype: the codes' memory is the caller's."""
+    results = kvrope.fused_qk_rope_reshape_and_cache(**build(Case(device, q_out_dtype=torch.float8_e5m2)).arguments)
+    assert results[0].dtype == torch.float8_e5m2
+    assert kvrope.fused_qk_rope_reshape_and_cache(**build(Case(device)).arguments)[0].dtype == torch.bfloat16
 
 
 def test_unknown_keyword_and_wrong_option_types(device: str) -> None:

@@ -73,9 +73,9 @@ def test_layouts(device: str, dtype: torch.dtype, layout: str, fp8: torch.dtype)
 @pytest.mark.parametrize("head_size", [2, 4, 6, 40, 46, 80, 96, 126, 128, 192, 256, 510, 512])
 def test_head_sizes(device: str, head_size: int) -> None:
     """Codes are written in vectors of other widths than the values they come from."""
-    for dtype in (torch.bfloat16, torch.float32):
-        for num_tokens in (3, 140):
-            verify(queries(device, head_size=head_size, dtype=dtype, num_tokens=num_tokens, q_heads=2))
+    for dtype, num_tokens in ((torch.bfloat16, 3), (torch.bfloat16, 140), (torch.float32, 3)):
+        sizes = dict(head_size=head_size, num_tokens=num_tokens, q_heads=2, kv_heads=1)
+        verify(queries(device, dtype=dtype, **sizes))
     verify(queries(device, head_size=head_size, is_neox=False, rotary_dim=2, rotary_dim_offset=head_size - 2))
 
 
@@ -110,11 +110,10 @@ def test_rope_into_any_strides(device: str, has_k: bool, q_out: str) -> None:
     verify(rope_call(queries(device, q_scale=None, q_out=q_out, num_tokens=140), has_k))
 
 
-@both_formats
 @pytest.mark.parametrize("has_k", [True, False], ids=["q_and_k", "q"])
 @pytest.mark.parametrize("what", [what for what in CALLS if what not in FORGIVEN])
-def test_rope(device: str, what: str, has_k: bool, fp8: torch.dtype) -> None:
-    verify(rope_call(queries(device, fp8, per_head(CALLS[what]), **CALLS[what]), has_k))
+def test_rope(device: str, what: str, has_k: bool) -> None:
+    verify(rope_call(queries(device, FP8[has_k], per_head(CALLS[what]), **CALLS[what]), has_k))
 
 
 # --- Scales
@@ -186,7 +185,7 @@ def codes_of(values: np.ndarray, scale: float | None, fp8: torch.dtype) -> np.nd
 
 @both_formats
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("scale", [None, 1.0, 3.0, 0.1, 1 / 7])
+@pytest.mark.parametrize("scale", [None, 3.0, 1 / 7])
 def test_every_16_bit_value(device: str, scale: float | None, dtype: torch.dtype, fp8: torch.dtype) -> None:
     """As dims that are not rotated, and as dims that are rotated by nothing: beside zeros, by angle 0."""
     values = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(dtype).reshape(256, 1, 256)
@@ -196,7 +195,7 @@ def test_every_16_bit_value(device: str, scale: float | None, dtype: torch.dtype
     case = dict(num_tokens=256, q_heads=1, kv_heads=1, head_size=512, q=q, dtype=dtype, num_blocks=17)
     passing = dict(rotary_dim=2, rotary_dim_offset=510, table=table[1:, :2], table_rows=1)
     for rotation in (passing, dict(table=table[:1], table_rows=1)):
-        q_out = verify(queries(device, fp8, scale, pos=[0] * 256, **case, **rotation)).run()[0]
+        q_out = build(queries(device, fp8, scale, pos=[0] * 256, **case, **rotation)).run()[0]
         assert (bits_of(q_out)[:, :256] == expected[:, 0]).all()
 
 
@@ -224,7 +223,7 @@ FP32_CALLS = ["plain", "gptj", "partial", "norm", "norms of many", "mrope", "man
 @pytest.mark.parametrize("what", FP32_CALLS)
 def test_codes_are_those_of_the_fp32_result(device: str, what: str, fp8: torch.dtype) -> None:
     """To the bit: q_out of the same call in fp32, scaled there, cast by table."""
-    for scale in (None, 0.3, 0.037):
+    for scale in (None, 0.037):
         case = queries(device, fp8, scale, dtype=torch.float32, **CALLS[what])
         call = build(case)
         in_fp32 = call.copy(q_out=None)
