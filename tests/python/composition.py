@@ -26,8 +26,9 @@ def rotate(x: torch.Tensor, angles: torch.Tensor, is_neox: bool, rotary_dim: int
 
 
 def angles_of(
-    cos_sin: torch.Tensor, positions: torch.Tensor, section: Any, is_interleaved: bool, is_neox: bool, half: int
-) -> torch.Tensor:
+    cos_sin: torch.Tensor, positions: torch.Tensor, section: Any, is_interleaved: bool, is_neox: bool,
+    half: int,
+) -> torch.Tensor:  # fmt: skip
     """(T, W) of positions (T,) or (3, T); half is the number of pairs."""
     if positions.dim() == 1:
         return cos_sin[positions]

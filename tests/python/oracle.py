@@ -89,8 +89,9 @@ def axis_of(i: int, section: Sequence[int], is_interleaved: bool) -> int:
 
 
 def rotate(
-    rows: Rows, table_rows: np.ndarray, axes: list[int], is_neox: bool, rotary_dim: int, rotary_dim_offset: int
-) -> Rows:
+    rows: Rows, table_rows: np.ndarray, axes: list[int], is_neox: bool, rotary_dim: int,
+    rotary_dim_offset: int,
+) -> Rows:  # fmt: skip
     """rows (rows, heads, D), table_rows (axes, rows, W): of each axis of a position; axes: each pair's."""
     x, rows = rows.value, rows.copy()
     is_full_width = table_rows.shape[2] == 2 * rotary_dim

@@ -61,7 +61,7 @@ def place(
 def place_integers(
     values: torch.Tensor, device: str, strides: Sequence[int], poison: int, margin: int = 8
 ) -> torch.Tensor:
-    """An index array whose neighbours hold a number that a stray reader would act on. Rows may share memory."""
+    """Indices whose neighbours hold a number that a stray reader would act on. Rows may share memory."""
     extent = sum(size * stride for size, stride in zip(values.shape, strides, strict=True))
     whole = torch.full((margin + extent + margin,), poison, dtype=values.dtype)
     view = whole.as_strided(values.shape, strides, margin)

@@ -196,8 +196,8 @@ def test_scales_that_count_are_judged(device: str, name: str, what: str) -> None
 
 
 TENSORS = [
-    "q", "k", "v", "key_cache", "value_cache", "slot_mapping", "pos", "cos_sin", "k_scale", "v_scale", "q_scale",
-    "q_out",
+    "q", "k", "v", "key_cache", "value_cache", "slot_mapping", "pos", "cos_sin", "k_scale", "v_scale",
+    "q_scale", "q_out",
 ]  # fmt: skip
 
 

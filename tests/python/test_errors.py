@@ -141,13 +141,6 @@ def test_section_that_is_no_sequence_of_integers(device: str, section: Any) -> N
         kvrope.fused_qk_rope_reshape_and_cache(**arguments, mrope_section=section)
 
 
-def test_a_scale_alone_does_not_make_fp8_queries(device: str) -> None:
-    """q_out=None has q's dtype: the codes' memory is the caller's."""
-    results = kvrope.fused_qk_rope_reshape_and_cache(**build(Case(device, q_out_dtype=torch.float8_e5m2)).arguments)
-    assert results[0].dtype == torch.float8_e5m2
-    assert kvrope.fused_qk_rope_reshape_and_cache(**build(Case(device)).arguments)[0].dtype == torch.bfloat16
-
-
 def test_unknown_keyword_and_wrong_option_types(device: str) -> None:
     arguments = build(Case(device)).arguments
     for wrong in (dict(rotary_dims=64), dict(rotary_dim="64"), dict(kv_cache_dtype=None)):

@@ -90,16 +90,19 @@ def test_token_counts(device: str, num_tokens: int) -> None:
 @pytest.mark.parametrize("q_out", ["contiguous", "odd_offset", "eight_bytes", "dim_stride_2"])
 @pytest.mark.parametrize("strides", ["contiguous", "odd_padded", "fused_qkv"])
 def test_strides(device: str, strides: str, q_out: str) -> None:
-    for options in (dict(), dict(is_neox=False), dict(rotary_dim=6, rotary_dim_offset=2), dict(num_tokens=140)):
+    part = dict(rotary_dim=6, rotary_dim_offset=2)
+    for options in (dict(), dict(is_neox=False), part, dict(num_tokens=140)):
         verify(queries(device, strides=strides, q_out=q_out, **options))
 
 
 @pytest.mark.parametrize("offset", range(1, 17))
 def test_codes_at_any_byte(device: str, offset: int) -> None:
-    call = build(queries(device))
-    whole = torch.zeros(64 + 5 * 8 * 64 + 64, dtype=torch.uint8, device=device).view(E4M3)
-    call.arguments["q_out"] = whole[64 + offset :][: 5 * 8 * 64].view(5, 8, 64)
-    verify(call)
+    for num_tokens, is_neox in ((5, True), (5, False), (150, True)):
+        call = build(queries(device, num_tokens=num_tokens, is_neox=is_neox, q_heads=2))
+        size = num_tokens * 2 * 64
+        whole = torch.zeros(64 + size + 64, dtype=torch.uint8, device=device).view(E4M3)
+        call.arguments["q_out"] = whole[64 + offset :][:size].view(num_tokens, 2, 64)
+        verify(call)
 
 
 @pytest.mark.parametrize("q_out", ROW_STRIDES)
@@ -131,7 +134,8 @@ def test_a_query_head_takes_the_scale_of_its_key_head(device: str, q_heads: int,
     """At angle 0, by hand: powers of two in the codes of a head of ones."""
     table = torch.cat((torch.ones(1, 32), torch.zeros(1, 32)), dim=1)
     for num_tokens in (1, 150):
-        heads = dict(q_heads=q_heads, kv_heads=kv_heads, num_tokens=num_tokens, q=torch.ones(num_tokens, q_heads, 64))
+        q = torch.ones(num_tokens, q_heads, 64)
+        heads = dict(q_heads=q_heads, kv_heads=kv_heads, num_tokens=num_tokens, q=q)
         scale = [2.0**head for head in range(kv_heads)]
         case = queries(device, q_scale=scale, table=table, table_rows=1, pos=[0] * num_tokens, **heads)
         q_out = verify(case).run()[0].view(num_tokens, q_heads, 64).float().cpu()
@@ -256,7 +260,8 @@ def test_query_is_not_rounded_twice(device: str) -> None:
     table = torch.cat((torch.full((1, 32), value), torch.zeros(1, 32)), dim=1)
     case = dict(num_tokens=1, q=torch.ones(1, 8, 64), pos=[0], table=table, table_rows=1, slots=[0])
     for options in (dict(), dict(match_unfused=True)):  # which rounds keys first, and no queries
-        assert (bits_of(verify(queries(device, q_scale=None, options=options, **case)).run()[0]) == 0x39).all()
+        q_out = verify(queries(device, q_scale=None, options=options, **case)).run()[0]
+        assert (bits_of(q_out) == 0x39).all()
 
 
 def test_saturation_and_nan(device: str) -> None:
