@@ -110,7 +110,7 @@ void norm_head(const RopeCacheParams& p, const float* factors, Head<T>& head) {
     if (count % 2 != 0) sums[count] = 0.0f;
     for (int i = 0; 2 * i < count; ++i) sums[i] = sums[2 * i] + sums[2 * i + 1];
   }
-  const float factor = norm_factor(sums[0], p.head_size, p.norm_eps);
+  const float factor = norm_factor(sums[0], p.inverse_head_size, p.norm_eps);
   for (int d = 0; d < p.head_size; ++d) {
     head.values[d] = normed(head.values[d], factor, factors[d]);
     head.stored[d] = from_float<T>(head.values[d]);

@@ -122,6 +122,7 @@ void add_rotation(const FusedArguments& args, RopeCacheParams& p) {
   p.q_weight = norm_weight(args.q_weight);
   p.k_weight = norm_weight(args.k_weight);
   p.norm_eps = static_cast<float>(args.eps);
+  p.inverse_head_size = 1.0f / static_cast<float>(args.q.size(2));
   p.weight_plus_one = args.weight_plus_one;
 }
 

@@ -104,6 +104,7 @@ CompactParams make_compact(const RopeCacheParams& p) {
   c.q_weight = narrow(p.q_weight);
   c.k_weight = narrow(p.k_weight);
   c.norm_eps = p.norm_eps;
+  c.inverse_head_size = p.inverse_head_size;
   c.pos_axis_stride = narrow(p.pos_axis_stride);
   c.weight_plus_one = p.weight_plus_one;
   c.q_out_dtype = p.q_out_dtype;

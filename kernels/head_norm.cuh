@@ -2,26 +2,64 @@
 // (rotate_slice.cuh): the weights are loaded first.
 #pragma once
 
+#include "extensions.cuh"
 #include "head_slice.cuh"
-#include "plain_call.cuh"
 #include "rms_norm.cuh"
 #include "row_sum.cuh"
 
 namespace kvrope {
 
-// Weights of kVec head dimensions as fp32, at most 16 bytes at once. The stride is 1 wherever kVec > 1.
-template <int kVec, typename WeightT, typename Index>
-__device__ __forceinline__ void load_weights(const BasicNormWeight<Index>& weight, int dim, float* values) {
-  constexpr int kChunk = kVec * sizeof(WeightT) <= 16 ? kVec : 16 / static_cast<int>(sizeof(WeightT));
-  const WeightT* from = static_cast<const WeightT*>(weight.data) +
-                        (kVec == 1 ? product(static_cast<Index>(dim), weight.stride) : dim);
-#pragma unroll
-  for (int first = 0; first < kVec; first += kChunk) {
-    const Vec<WeightT, kChunk> chunk = load_vec<kChunk>(from + first);
-#pragma unroll
-    for (int j = 0; j < kChunk; ++j) values[first + j] = to_float(chunk.at(j));
+// Weights of kVec head dimensions as they stand in memory, in WeightT. Whoever asks for them waits for them.
+// The stride is 1 wherever kVec > 1.
+template <typename T, int kVec>
+class PendingWeights {
+ public:
+  PendingWeights() = default;
+
+  template <typename Index>
+  __device__ __forceinline__ PendingWeights(const BasicNormWeight<Index>& weight, int dim) {
+    const int64_t at = kVec == 1 ? product(static_cast<Index>(dim), weight.stride) : dim;
+    weight.is_fp32 ? load(static_cast<const float*>(weight.data) + at)
+                   : load(static_cast<const T*>(weight.data) + at);
   }
-}
+
+  __device__ __forceinline__ void widen(bool is_fp32, float (&values)[kVec]) const {
+    is_fp32 ? widen_as<float>(values) : widen_as<T>(values);
+  }
+
+ private:
+  // At most 16 bytes at once.
+  template <typename WeightT>
+  static constexpr int kChunk = kVec * sizeof(WeightT) <= 16 ? kVec : 16 / static_cast<int>(sizeof(WeightT));
+
+  template <typename WeightT>
+  __device__ __forceinline__ void load(const WeightT* from) {
+    using Chunk = Vec<WeightT, kChunk<WeightT>>;
+#pragma unroll
+    for (int i = 0; i < kVec / kChunk<WeightT>; ++i) {
+      const Chunk chunk = load_vec<kChunk<WeightT>>(from + i * kChunk<WeightT>);
+#pragma unroll
+      for (int j = 0; j < Chunk::kWords; ++j) words_[i * Chunk::kWords + j] = chunk.words[j];
+    }
+  }
+
+  template <typename WeightT>
+  __device__ __forceinline__ void widen_as(float (&values)[kVec]) const {
+    using Chunk = Vec<WeightT, kChunk<WeightT>>;
+#pragma unroll
+    for (int i = 0; i < kVec / kChunk<WeightT>; ++i) {
+      Chunk chunk;
+#pragma unroll
+      for (int j = 0; j < Chunk::kWords; ++j) {
+        chunk.words[j] = static_cast<typename Chunk::Word>(words_[i * Chunk::kWords + j]);
+      }
+#pragma unroll
+      for (int j = 0; j < kChunk<WeightT>; ++j) values[i * kChunk<WeightT> + j] = to_float(chunk.at(j));
+    }
+  }
+
+  uint32_t words_[kVec];  // of fp32; the first half of them of 16-bit weights
+};
 
 // The squares of a slice that is the threads' part of the sum: pairs (i, i + D/2).
 template <int kVec>
@@ -37,87 +75,63 @@ __device__ __forceinline__ float sum_of_squares(const SliceValues<kVec>& x) {
   return sums[0];
 }
 
-// kIsExtended: whether there is code for it.
-template <typename T, int kVec, bool kIsNeox, bool kIsExtended, typename Params>
+template <typename T, int kVec, Presence kNorm, typename Params>
 class HeadNorm {
  public:
   using Weight = BasicNormWeight<IndexOf<Params>>;
 
+  // Starts to load the weights of the slice.
   __device__ __forceinline__ HeadNorm(const Params& p, const LaunchPlan& plan, const Weight& weight,
-                                      const SliceDims& dims, int slice, bool is_wanted)
-      : p_(p), plan_(plan), weight_(weight), dims_(dims), slice_(slice) {
-    is_given_ = is_wanted && weight.data != nullptr;
-    if (kHoldsWeights && is_given_ && dims.has_lo) hold();
+                                      const SliceDims& dims, bool is_wanted)
+      : p_(p), plan_(plan), weight_(weight), dims_(dims) {
+    is_given_ = is_present<kNorm>(is_wanted && weight.data != nullptr);
+    if (kHoldsWeights && is_given_) lo_ = {weight, dims.lo}, hi_ = {weight, dims.hi};
   }
 
-  __device__ __forceinline__ bool is_given() const { return kIsExtended && is_given_; }
+  __device__ __forceinline__ bool is_given() const { return is_present<kNorm>(is_given_); }
 
-  // Every thread of a row must come here, those past the last slice too. slice: that of `head`, which lies in
-  // memory as it was. Its elements take more registers once they are fp32: the sum comes first.
+  // Every thread of a row must come here, those without a slice of it too. x: the slice of `head`, which lies
+  // in memory as it was. Its elements take more registers once they are fp32: the sum comes first.
   __device__ __forceinline__ SliceValues<kVec> norm(const T* head, int64_t dim_stride,
-                                                    const HeadSlice<T, kVec>& slice) const {
-    const float part = dims_.has_lo ? part_of_sum(head, dim_stride, slice) : 0.0f;
+                                                    const HeadSlice<T, kVec>& x, bool has_slice,
+                                                    int slice) const {
+    const float part = has_slice ? part_of_sum(head, dim_stride, x, slice) : 0.0f;
     const float sum = sum_over_row<!kHasPlainForm<Params>>(plan_, part);
-    SliceValues<kVec> x = widen(slice);
-    if (!dims_.has_lo) return x;
-    const float factor = norm_factor(sum, p_.head_size, p_.norm_eps);
-    if constexpr (kHoldsWeights) {
-      multiply(x.lo, factor, held_.lo);
-      multiply(x.hi, factor, held_.hi);
-    } else if (weight_.is_fp32) {
-      load_and_multiply<float>(x, factor);
-    } else {
-      load_and_multiply<T>(x, factor);
-    }
-    return x;
+    const float factor = norm_factor(sum, p_.inverse_head_size, p_.norm_eps);
+    SliceValues<kVec> values = widen(x);
+    multiply(values.lo, factor, kHoldsWeights ? lo_ : PendingWeights<T, kVec>(weight_, dims_.lo));
+    multiply(values.hi, factor, kHoldsWeights ? hi_ : PendingWeights<T, kVec>(weight_, dims_.hi));
+    return values;
   }
 
  private:
   // Of long vectors, and of calls that ask for more, the registers are needed elsewhere: their weights are
   // loaded from the cache for each head.
-  static constexpr bool kHoldsWeights = kIsExtended && kVec <= 4 && kHasPlainForm<Params>;
-
-  __device__ __forceinline__ void hold() {
-    if (weight_.is_fp32) {
-      load_weights<kVec, float>(weight_, dims_.lo, held_.lo);
-      load_weights<kVec, float>(weight_, dims_.hi, held_.hi);
-    } else {
-      load_weights<kVec, T>(weight_, dims_.lo, held_.lo);
-      load_weights<kVec, T>(weight_, dims_.hi, held_.hi);
-    }
-  }
+  static constexpr bool kHoldsWeights = kNorm == Presence::always && kVec <= 4;
 
   // The slice of a head that is rotated in part is another than the thread's part of the sum, which is read
   // besides.
-  __device__ __forceinline__ float part_of_sum(const T* head, int64_t dim_stride,
-                                               const HeadSlice<T, kVec>& slice) const {
-    if constexpr (kHasPlainForm<Params>) return sum_of_squares(widen(slice));
-    const SliceDims part = slice_of_whole_head<kVec>(p_.head_size, false, slice_);
+  __device__ __forceinline__ float part_of_sum(const T* head, int64_t dim_stride, const HeadSlice<T, kVec>& x,
+                                               int slice) const {
+    if constexpr (kHasPlainForm<Params>) return sum_of_squares(widen(x));
+    const SliceDims part = slice_of_whole_head<kVec>(p_.head_size, false, slice);
     return sum_of_squares(widen(load_slice<T, kVec>(head, dim_stride, part)));
   }
 
   __device__ __forceinline__ void multiply(float (&x)[kVec], float factor,
-                                           const float (&weights)[kVec]) const {
+                                           const PendingWeights<T, kVec>& pending) const {
+    float weights[kVec];
+    pending.widen(weight_.is_fp32, weights);
 #pragma unroll
     for (int j = 0; j < kVec; ++j) x[j] = normed(x[j], factor, norm_weight(weights[j], p_.weight_plus_one));
-  }
-
-  template <typename WeightT>
-  __device__ __forceinline__ void load_and_multiply(SliceValues<kVec>& x, float factor) const {
-    float weights[kVec];
-    load_weights<kVec, WeightT>(weight_, dims_.lo, weights);
-    multiply(x.lo, factor, weights);
-    load_weights<kVec, WeightT>(weight_, dims_.hi, weights);
-    multiply(x.hi, factor, weights);
   }
 
   const Params& p_;
   const LaunchPlan& plan_;
   const Weight& weight_;
   const SliceDims& dims_;
-  int slice_;
   bool is_given_;
-  SliceValues<kVec> held_;
+  PendingWeights<T, kVec> lo_, hi_;
 };
 
 }  // namespace kvrope

@@ -44,7 +44,8 @@ __device__ __forceinline__ bool is_superseded(const Params& p, const LaunchPlan&
                                               const CheckedIndex<Index>& slot, bool sees_one) {
   if (!plan.keeps_last_of_slot) return false;
   const bool is_asked_for = __syncthreads_or(sees_one);
-  return is_asked_for && slot.is_valid && goes_to_later_row<kMaxAxes<Params>, Index>(p, token, slot.value);
+  return is_asked_for && slot.is_valid &&
+         goes_to_later_row<kNumAxesOf<kMaybeExtended<Params>>, Index>(p, token, slot.value);
 }
 
 }  // namespace kvrope

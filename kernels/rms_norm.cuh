@@ -21,13 +21,12 @@ KVROPE_HOST_DEVICE float sum_of_squares(float lo, float hi) {
 #endif
 }
 
-// 1 / sqrt(sum / head_size + eps).
-KVROPE_HOST_DEVICE float norm_factor(float sum, int head_size, float eps) {
+// 1 / sqrt(sum / D + eps), given 1 / D.
+KVROPE_HOST_DEVICE float norm_factor(float sum, float inverse_head_size, float eps) {
 #ifdef __CUDA_ARCH__
-  const float mean = __fmaf_rn(sum, __frcp_rn(static_cast<float>(head_size)), eps);
-  return __frcp_rn(__fsqrt_rn(mean));
+  return __frcp_rn(__fsqrt_rn(__fmaf_rn(sum, inverse_head_size, eps)));
 #else
-  return 1.0f / __builtin_sqrtf(std::fma(sum, 1.0f / static_cast<float>(head_size), eps));
+  return 1.0f / __builtin_sqrtf(std::fma(sum, inverse_head_size, eps));
 #endif
 }
 

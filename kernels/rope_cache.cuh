@@ -25,11 +25,11 @@
 
 #include "cache_row.cuh"
 #include "dependent_launch.cuh"
-#include "fp8_queries.cuh"
 #include "head_norm.cuh"
 #include "head_slice.cuh"
 #include "last_of_slot.cuh"
 #include "plain_call.cuh"
+#include "query_output.cuh"
 #include "rotate_slice.cuh"
 #include "row_indices.cuh"
 #include "slots.cuh"
@@ -91,87 +91,88 @@ __device__ __forceinline__ SliceDims dims_of_value_slice(const Params& p, int sl
   return slice_dims<kVec>({p.v_head_size, 0, 0}, true, slice);
 }
 
+// Without a norm threads without a slice have returned.
+template <Presence kNorm>
+__device__ __forceinline__ bool stores(bool has_slice) {
+  return kNorm == Presence::never || has_slice;
+}
+
 // In each of these the elements of the first row and the scheduler's numbers are loaded first, before
 // anything waits for one of them. The next row is loaded as soon as its registers are free. Threads without
-// work go as far as the vote on the slot where there is one (last_of_slot.cuh), and those that have no slice
-// of a row take part in its norm.
+// work go as far as the vote on the slot where there is one (last_of_slot.cuh). Threads that have no slice of
+// a row take part in its norm: they go along with the first slice and store nothing.
 
-template <typename T, int kVec, bool kIsNeox, bool kIsExtended, typename Params, typename Index>
+template <typename T, int kVec, bool kIsNeox, Presence kNorm, Presence kAxes, Presence kFp8, typename Params,
+          typename Index>
 __device__ __forceinline__ void query_rows(const Params& p, const LaunchPlan& plan,
                                            const RowWork<Index>& work) {
   SliceDims dims = dims_of_slice<kVec>(p, kIsNeox, true, work.slice);
-  const bool has_slice = !kIsExtended || dims.has_lo;
-  const bool takes_part = kIsExtended && p.q_weight.data != nullptr;
-  if (work.token >= p.num_tokens || work.head >= work.end || !(dims.has_lo || takes_part)) return;
-  dims.is_rotated = dims.is_rotated && has_slice;
+  const bool has_slice = dims.has_lo;
+  const bool takes_part = is_present<kNorm>(p.q_weight.data != nullptr);
+  if (work.token >= p.num_tokens || work.head >= work.end || !(has_slice || takes_part)) return;
+  if (kNorm != Presence::never && !has_slice) dims = dims_of_slice<kVec>(p, kIsNeox, true, 0);
   const T* from = head_of<const T>(p.q, work.token, work.head);
   wait_for_earlier_kernels();
-  HeadSlice<T, kVec> x;
-  if (has_slice) x = load_slice<T, kVec>(from, p.q.dim_stride, dims);
-  const PendingPosition<Params, kIsExtended ? kNumAxes : 1> pending(p, work.token, true);
-  float scale = kIsExtended && has_fp8_queries(p) ? query_scale(p, work.head) : 1.0f;
-  const HeadNorm<T, kVec, kIsNeox, kIsExtended, Params> norm(p, plan, p.q_weight, dims, work.slice, true);
+  HeadSlice<T, kVec> x = load_slice<T, kVec>(from, p.q.dim_stride, dims);
+  const PendingPosition<Params, kAxes> pending(p, work.token, true);
+  QueryOutput<T, kVec, kFp8, Params> output(p, work.token, work.head);
+  const HeadNorm<T, kVec, kNorm, Params> norm(p, plan, p.q_weight, dims, true);
+  SliceRotation<kIsNeox, kVec, Params, kAxes> rotation(p, dims);
 
-  const auto position = pending.checked(p);
-  if (has_zeros_out(p) && has_slice) fill_rows<T, kVec>(p.zeros_out, work, dims, 0.0f);
+  const CheckedPosition<Index, kNumAxesOf<kAxes>> position = pending.checked(p);
+  if (has_zeros_out(p) && stores<kNorm>(has_slice)) fill_rows<T, kVec>(p.zeros_out, work, dims, 0.0f);
   if (!position.is_valid) {
     if (!has_keys(p) && work.slice == 0 && work.head == 0)
-      record_fault_of_row<kMaxAxes<Params>, Index>(p, work.token, false);
-    if (!has_slice) return;
+      record_fault_of_row<kNumAxesOf<kMaybeExtended<Params>>, Index>(p, work.token, false);
+    if (!stores<kNorm>(has_slice)) return;
     const float value = out_of_table_value<Index>(p, work.token);
-    if (kIsExtended && has_fp8_queries(p)) return fill_rows<fp8_e4m3, kVec>(p.q_out, work, dims, value);
+    if (output.is_fp8()) return fill_rows<fp8_e4m3, kVec>(p.q_out, work, dims, value);
     return fill_rows<T, kVec>(p.q_out, work, dims, value);
   }
-  const SliceRotation<kIsNeox, kVec, Params, decltype(position)> rotation(p, dims, position);
-  T* to = head_of<T>(p.q_out, work.token, work.head);
+  rotation.load(position);
+  output.invert_scale();
 #pragma unroll 1
   for (int head = work.head;;) {
-    if constexpr (kIsExtended) {
-      SliceValues<kVec> values = norm.is_given() ? norm.norm(from, p.q.dim_stride, x) : widen(x);
+    if (dims.is_rotated || norm.is_given() || output.is_fp8()) {
+      SliceValues<kVec> values =
+          norm.is_given() ? norm.norm(from, p.q.dim_stride, x, has_slice, work.slice) : widen(x);
       if (dims.is_rotated) rotation.rotate(values);
-      if (has_fp8_queries(p)) {
-        if (has_slice) store_fp8_query(p, work.token, head, dims, scale, values);
-      } else if (has_slice) {
-        store_slice(to, p.q_out.dim_stride, dims, dims.is_rotated || norm.is_given() ? narrow<T>(values) : x);
-      }
-    } else {
-      if (dims.is_rotated) {
-        SliceValues<kVec> values = widen(x);
-        rotation.rotate(values);
-        x = narrow<T>(values);
-      }
-      store_slice(to, p.q_out.dim_stride, dims, x);
+      if (output.is_fp8() && stores<kNorm>(has_slice)) output.store_fp8(dims, values);
+      x = narrow<T>(values);
     }
+    if (!output.is_fp8() && stores<kNorm>(has_slice)) output.store(dims, x);
     if ((head += work.step) >= work.end) return;
-    if (kIsExtended && has_fp8_queries(p)) scale = query_scale(p, head);
+    output.go_to(head, work.step);
     from += product(static_cast<Index>(work.step), p.q.head_stride);
-    to += product(static_cast<Index>(work.step), p.q_out.head_stride);
-    if (has_slice) x = load_slice<T, kVec>(from, p.q.dim_stride, dims);
+    x = load_slice<T, kVec>(from, p.q.dim_stride, dims);
   }
 }
 
-template <typename T, typename CacheT, int kVec, bool kIsNeox, bool kIsExtended, typename Params,
-          typename Index>
+template <typename T, typename CacheT, int kVec, bool kIsNeox, Presence kNorm, Presence kAxes,
+          typename Params, typename Index>
 __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan,
                                          const RowWork<Index>& work) {
   SliceDims dims = dims_of_slice<kVec>(p, kIsNeox, is_token(p, work.token), work.slice);
-  const bool is_normed = kIsExtended && p.k_weight.data != nullptr && is_token(p, work.token);
-  const bool has_work = work.head < work.end && (dims.has_lo || is_normed);
+  const bool has_slice = dims.has_lo;
+  const bool is_normed = is_present<kNorm>(p.k_weight.data != nullptr) && is_token(p, work.token);
+  const bool has_work = work.head < work.end && (has_slice || is_normed);
   if (work.token >= p.num_kv_rows || !(has_work || plan.keeps_last_of_slot)) return;
-  const bool has_slice = !kIsExtended || dims.has_lo;
-  dims.is_rotated = dims.is_rotated && has_work && has_slice;
+  if (kNorm != Presence::never && !has_slice) {
+    dims = dims_of_slice<kVec>(p, kIsNeox, is_token(p, work.token), 0);
+  }
+  dims.is_rotated = dims.is_rotated && has_work;
   const T* from = head_of<const T>(p.k, work.token, work.head);
   wait_for_earlier_kernels();
   HeadSlice<T, kVec> x;
-  if (has_work && has_slice) x = load_slice<T, kVec>(from, p.k.dim_stride, dims);
-  const PendingKvRow<Params, kIsExtended ? kNumAxes : 1> row(p, work.token);
+  if (has_work) x = load_slice<T, kVec>(from, p.k.dim_stride, dims);
+  const PendingKvRow<Params, kAxes> row(p, work.token);
   const PendingScale<T, CacheT, Params> pending_scale(p.k_scale, work.head, has_work);
-  const HeadNorm<T, kVec, kIsNeox, kIsExtended, Params> norm(p, plan, p.k_weight, dims, work.slice,
-                                                             is_normed && has_work);
+  const HeadNorm<T, kVec, kNorm, Params> norm(p, plan, p.k_weight, dims, is_normed);
+  SliceRotation<kIsNeox, kVec, Params, kAxes> rotation(p, dims);
   const bool sees_one = sees_later_row(p, plan, work.token, row.pending_slot());
 
-  const auto position = row.position(p);
-  const SliceRotation<kIsNeox, kVec, Params, decltype(position)> rotation(p, dims, position);
+  const CheckedPosition<Index, kNumAxesOf<kAxes>> position = row.position(p);
+  rotation.load(position);
   const CheckedIndex<Index> slot = row.slot(p);
   CacheScale scale = pending_scale.scale(p);
   const bool is_cached = !is_superseded(p, plan, work.token, slot, sees_one) && slot.is_valid;
@@ -179,10 +180,10 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
   if (!position.is_valid || !slot.is_valid) {
     const bool may_be_fault = !position.is_valid || !row.is_padding(p);
     if (may_be_fault && work.slice == 0 && work.head == 0) {
-      record_fault_of_row<kMaxAxes<Params>, Index>(p, work.token, position.is_valid);
+      record_fault_of_row<kNumAxesOf<kMaybeExtended<Params>>, Index>(p, work.token, position.is_valid);
     }
     if (!position.is_valid) {
-      if (has_k_out(p) && has_slice)
+      if (has_k_out(p) && stores<kNorm>(has_slice))
         fill_rows<T, kVec>(p.k_out, work, dims, out_of_table_value<Index>(p, work.token));
       return;
     }
@@ -191,11 +192,12 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
   T* to = head_of<T>(p.k_out, work.token, work.head);
 #pragma unroll 1
   for (int head = work.head;;) {
-    SliceValues<kVec> values = norm.is_given() ? norm.norm(from, p.k.dim_stride, x) : widen(x);
+    SliceValues<kVec> values =
+        norm.is_given() ? norm.norm(from, p.k.dim_stride, x, has_slice, work.slice) : widen(x);
     if (dims.is_rotated) rotation.rotate(values);
     if (dims.is_rotated || norm.is_given()) x = narrow<T>(values);
-    if (has_k_out(p) && has_slice) store_slice(to, p.k_out.dim_stride, dims, x);
-    if (is_cached && has_slice) {
+    if (has_k_out(p) && stores<kNorm>(has_slice)) store_slice(to, p.k_out.dim_stride, dims, x);
+    if (is_cached && stores<kNorm>(has_slice)) {
       if (matches_unfused(p)) values = widen(x);
       store_slice(cache, p.key_cache.layout, dims, to_cache_type<CacheT>(scale, x, values));
     }
@@ -204,7 +206,7 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
     from += product(static_cast<Index>(work.step), p.k.head_stride);
     to += product(static_cast<Index>(work.step), p.k_out.head_stride);
     cache += product(static_cast<Index>(work.step), p.key_cache.layout.head_stride);
-    if (has_slice) x = load_slice<T, kVec>(from, p.k.dim_stride, dims);
+    x = load_slice<T, kVec>(from, p.k.dim_stride, dims);
   }
 }
 
@@ -295,11 +297,13 @@ __global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)
   let_next_kernel_start();
   int block = static_cast<int>(blockIdx.y);
   if (block < plan.q_blocks) {
-    with_or_without_extensions<Params, kHasShortVectors>(extends_queries(p), [&](auto is_extended) {
-      query_rows<T, kVec, kIsNeox, is_extended()>(
-          p, plan,
-          rows_of_thread<Index>(plan, block, plan.rows_per_q_block, plan.rows_at_once, p.num_q_heads));
-    });
+    const RowWork<Index> rows =
+        rows_of_thread<Index>(plan, block, plan.rows_per_q_block, plan.rows_at_once, p.num_q_heads);
+    with_extensions<Params, kHasShortVectors>(p.q_weight.data != nullptr, p.pos_axis_stride != 0,
+                                              is_fp8(p.q_out_dtype), [&](auto norm, auto axes, auto fp8) {
+                                                query_rows<T, kVec, kIsNeox, norm(), axes(), fp8()>(p, plan,
+                                                                                                    rows);
+                                              });
     return;
   }
   block -= plan.q_blocks;
@@ -307,9 +311,11 @@ __global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)
     return rows_of_thread<Index>(plan, block, plan.rows_per_kv_block, plan.kv_rows_at_once, p.num_kv_heads);
   };
   if (block < plan.kv_blocks) {
-    with_or_without_extensions<Params, kHasShortVectors>(extends_keys(p), [&](auto is_extended) {
-      key_rows<T, CacheT, kVec, kIsNeox, is_extended()>(p, plan, rows_of_kv());
-    });
+    const RowWork<Index> rows = rows_of_kv();
+    with_extensions<Params, kHasShortVectors>(
+        p.k_weight.data != nullptr, p.pos_axis_stride != 0, false, [&](auto norm, auto axes, auto) {
+          key_rows<T, CacheT, kVec, kIsNeox, norm(), axes()>(p, plan, rows);
+        });
     return;
   }
   block -= plan.kv_blocks;

@@ -91,7 +91,7 @@ struct BasicRopeCacheParams {
   BasicHeadRows<Index> zeros_out;             // (T, QH, D)
   FaultRecord* fault_record;                  // device memory; may be null: faults are then not recorded
   BasicNormWeight<Index> q_weight, k_weight;  // (D,): RMSNorm of each head before its rotation (rms_norm.cuh)
-  float norm_eps;
+  float norm_eps, inverse_head_size;          // of the norms; 1 / D
   Index pos_axis_stride;  // from one row of pos (3, T) to the next; 0: one position for all axes
   bool weight_plus_one;   // heads are multiplied by 1 + weight
   DType q_out_dtype;      // one of fp8: cast(x * (1 / q_scale)); anything else: as q

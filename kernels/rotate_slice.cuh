@@ -2,8 +2,8 @@
 // what else there is to do is done while they are on their way.
 #pragma once
 
+#include "extensions.cuh"
 #include "head_slice.cuh"
-#include "plain_call.cuh"
 #include "rotate.cuh"
 #include "row_indices.cuh"
 
@@ -24,66 +24,91 @@ __device__ __forceinline__ void load_columns(const BasicCosSinTable<Index>& tabl
   }
 }
 
-// Cosines and sines of N columns, which belong to as many frequencies, or to half as many where kIsInPairs.
-// With positions on several axes each column has a row of its own.
-template <int N, bool kIsInPairs, typename TableT, typename Params, typename Position>
-__device__ __forceinline__ void load_angles_as(const Params& p, const Position& position, int column,
-                                               int sine_offset, int frequency, float* cos, float* sin) {
-  if (Position::kAxes == 1 || !has_axes(p)) {
-    load_columns<N, TableT>(p.cos_sin, position.value[0], column, cos);
-    load_columns<N, TableT>(p.cos_sin, position.value[0], column + sine_offset, sin);
-    return;
-  }
-  const uint32_t axes = p.axes.from(frequency);
+// The same of a token with a position on each axis: axes has the axis of each column. kPerFrequency columns
+// belong to one frequency.
+template <int N, int kPerFrequency, typename TableT, typename Index>
+__device__ __forceinline__ void load_columns(const BasicCosSinTable<Index>& table,
+                                             const CheckedPosition<Index, kNumAxes>& position, uint32_t axes,
+                                             int column, float* values) {
+  const Index stride = N == 1 ? table.column_stride : 1;
+  const TableT* from = static_cast<const TableT*>(table.data) + product(static_cast<Index>(column), stride);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    const auto row = position.on(axes >> FrequencyAxes::kBits * (kIsInPairs ? j / 2 : j));
-    load_columns<1, TableT>(p.cos_sin, row, column + j, cos + j);
-    load_columns<1, TableT>(p.cos_sin, row, column + j + sine_offset, sin + j);
+    const Index row = position.on(axes >> FrequencyAxes::kBits * (j / kPerFrequency));
+    values[j] = to_float(from[product(row, table.row_stride) + j]);
   }
 }
 
-template <int N, bool kIsInPairs, typename Params, typename Position>
-__device__ __forceinline__ void load_angles(const Params& p, const Position& position, int column,
-                                            int sine_offset, int frequency, float* cos, float* sin) {
+// Cosines and sines of N columns.
+template <int N, int kPerFrequency, Presence kAxes, typename TableT, typename Params, typename Position>
+__device__ __forceinline__ void load_angles_as(const Params& p, const Position& position, uint32_t axes,
+                                               int column, int sine_offset, float* cos, float* sin) {
+  if constexpr (kAxes != Presence::never) {
+    if (has_axes<kAxes>(p)) {
+      load_columns<N, kPerFrequency, TableT>(p.cos_sin, position, axes, column, cos);
+      load_columns<N, kPerFrequency, TableT>(p.cos_sin, position, axes, column + sine_offset, sin);
+      return;
+    }
+  }
+  load_columns<N, TableT>(p.cos_sin, position.value[0], column, cos);
+  load_columns<N, TableT>(p.cos_sin, position.value[0], column + sine_offset, sin);
+}
+
+template <int N, int kPerFrequency, Presence kAxes, typename Params, typename Position>
+__device__ __forceinline__ void load_angles(const Params& p, const Position& position, uint32_t axes,
+                                            int column, int sine_offset, float* cos, float* sin) {
   switch (table_dtype(p)) {
     case DType::fp16:
-      load_angles_as<N, kIsInPairs, fp16>(p, position, column, sine_offset, frequency, cos, sin);
+      load_angles_as<N, kPerFrequency, kAxes, fp16>(p, position, axes, column, sine_offset, cos, sin);
       break;
     case DType::bf16:
-      load_angles_as<N, kIsInPairs, bf16>(p, position, column, sine_offset, frequency, cos, sin);
+      load_angles_as<N, kPerFrequency, kAxes, bf16>(p, position, axes, column, sine_offset, cos, sin);
       break;
     default:
-      load_angles_as<N, kIsInPairs, float>(p, position, column, sine_offset, frequency, cos, sin);
+      load_angles_as<N, kPerFrequency, kAxes, float>(p, position, axes, column, sine_offset, cos, sin);
   }
 }
 
 // What rotates the slices of one token, any number of heads. The pairs of NeoX, and of GPT-J with one element
 // a vector, lie across the two vectors of a slice: lo[j] and hi[j]. Those of GPT-J lie within each: x[2j] and
 // x[2j + 1].
-template <bool kIsNeox, int kVec, typename Params, typename Position>
+template <bool kIsNeox, int kVec, typename Params, Presence kAxes>
 class SliceRotation {
  public:
+  using Position = CheckedPosition<IndexOf<Params>, kNumAxesOf<kAxes>>;
+
+  __device__ __forceinline__ SliceRotation(const Params& p, const SliceDims& dims)
+      : p_(p),
+        is_rotated_(dims.is_rotated),
+        lo_(dims.lo - rotary_dim_offset(p)),
+        hi_(dims.hi - rotary_dim_offset(p)) {
+    if (!has_axes<kAxes>(p) || !is_rotated_) return;
+    axes_of_lo_ = p.axes.from(kIsNeox ? lo_ : lo_ / 2);
+    axes_of_hi_ = kLiesAcross ? axes_of_lo_ : p.axes.from(hi_ / 2);
+  }
+
   // Starts to load the angles of the slice's kVec pairs. In a full-width table the two elements of a pair
   // have columns of their own, which are loaded when they are used.
-  __device__ __forceinline__ SliceRotation(const Params& p, const SliceDims& dims, const Position& position)
-      : p_(p), position_(position), lo_(dims.lo - rotary_dim_offset(p)), hi_(dims.hi - rotary_dim_offset(p)) {
-    if (!dims.is_rotated || !position.is_valid || has_full_width_table(p)) return;
-    const int sine_offset = static_cast<int>(static_cast<unsigned>(p.rotary_dim) / 2);
+  __device__ __forceinline__ void load(const Position& position) {
+    position_ = position;
+    if (!is_rotated_ || !position.is_valid || has_full_width_table(p_)) return;
+    const int sine_offset = static_cast<int>(static_cast<unsigned>(p_.rotary_dim) / 2);
     if constexpr (kIsNeox) {
-      load_angles_of<kVec>(lo_, sine_offset, cos_, sin_);
+      load_angles<kVec, 1, kAxes>(p_, position, axes_of_lo_, lo_, sine_offset, cos_, sin_);
     } else if constexpr (kVec == 1) {
-      load_angles_of<1>(lo_ / 2, sine_offset, cos_, sin_);
+      load_angles<1, 1, kAxes>(p_, position, axes_of_lo_, lo_ / 2, sine_offset, cos_, sin_);
     } else {
-      load_angles_of<kVec / 2>(lo_ / 2, sine_offset, cos_, sin_);
-      load_angles_of<kVec / 2>(hi_ / 2, sine_offset, cos_ + kVec / 2, sin_ + kVec / 2);
+      constexpr int kHalf = kVec / 2;
+      load_angles<kHalf, 1, kAxes>(p_, position, axes_of_lo_, lo_ / 2, sine_offset, cos_, sin_);
+      load_angles<kHalf, 1, kAxes>(p_, position, axes_of_hi_, hi_ / 2, sine_offset, cos_ + kHalf,
+                                   sin_ + kHalf);
     }
   }
 
   __device__ __forceinline__ void rotate(SliceValues<kVec>& x) const {
     if (has_full_width_table(p_)) {
       SliceValues<kVec> copy = x;  // x itself stays in registers
-      rotate_by_full_width(p_, position_, lo_, hi_, copy);
+      rotate_by_full_width(p_, position_, axes_of_lo_, axes_of_hi_, lo_, hi_, copy);
       x = copy;
       return;
     }
@@ -101,12 +126,6 @@ class SliceRotation {
  private:
   static constexpr bool kLiesAcross = kIsNeox || kVec == 1;
 
-  // In a table of half width a frequency has one column.
-  template <int N>
-  __device__ __forceinline__ void load_angles_of(int frequency, int sine_offset, float* cos, float* sin) {
-    load_angles<N, false>(p_, position_, frequency, sine_offset, frequency, cos, sin);
-  }
-
   static __device__ __forceinline__ void rotate_pair(float& first, float& second, float first_cos,
                                                      float first_sin, float second_cos, float second_sin) {
     const float a = first, b = second;
@@ -115,17 +134,18 @@ class SliceRotation {
   }
 
   // Out of line: twice as many angles would take registers from the common case.
-  static __device__ __noinline__ void rotate_by_full_width(const Params& p, Position position, int first_lo,
-                                                           int first_hi, SliceValues<kVec>& x) {
-    constexpr int kColumns = kVec < 4 ? kVec : 4;
-    constexpr bool kIsInPairs = !kLiesAcross;
+  static __device__ __noinline__ void rotate_by_full_width(const Params& p, Position position,
+                                                           uint32_t axes_of_lo, uint32_t axes_of_hi,
+                                                           int first_lo, int first_hi, SliceValues<kVec>& x) {
+    constexpr int kColumns = kVec < 4 ? kVec : 4, kPerFrequency = kLiesAcross ? 1 : 2;
 #pragma unroll
     for (int i = 0; i < kVec; i += kColumns) {
+      const int shift = FrequencyAxes::kBits * i / kPerFrequency;
       float lo_cos[kColumns], lo_sin[kColumns], hi_cos[kColumns], hi_sin[kColumns];
-      load_angles<kColumns, kIsInPairs>(p, position, first_lo + i, p.rotary_dim,
-                                        kIsNeox ? first_lo + i : (first_lo + i) / 2, lo_cos, lo_sin);
-      load_angles<kColumns, kIsInPairs>(p, position, first_hi + i, p.rotary_dim,
-                                        kIsNeox ? first_lo + i : (first_hi + i) / 2, hi_cos, hi_sin);
+      load_angles<kColumns, kPerFrequency, kAxes>(p, position, axes_of_lo >> shift, first_lo + i,
+                                                  p.rotary_dim, lo_cos, lo_sin);
+      load_angles<kColumns, kPerFrequency, kAxes>(p, position, axes_of_hi >> shift, first_hi + i,
+                                                  p.rotary_dim, hi_cos, hi_sin);
       float *lo = x.lo + i, *hi = x.hi + i;
 #pragma unroll
       for (int j = 0; j < kColumns; ++j) {
@@ -140,8 +160,10 @@ class SliceRotation {
   }
 
   const Params& p_;
-  Position position_;
+  bool is_rotated_;
   int lo_, hi_;  // counted from the first rotated element
+  uint32_t axes_of_lo_ = 0, axes_of_hi_ = 0;
+  Position position_;
   float cos_[kVec], sin_[kVec];
 };
 

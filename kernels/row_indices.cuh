@@ -2,7 +2,7 @@
 // their way at the same time as the row's elements. Behind a window the slot waits for its entry's index.
 #pragma once
 
-#include "plain_call.cuh"
+#include "extensions.cuh"
 #include "slots.cuh"
 
 namespace kvrope {
@@ -70,26 +70,27 @@ struct CheckedPosition {
   }
 };
 
-template <typename Params, int kAxes>
+template <typename Params, Presence kAxes>
 class PendingPosition {
  public:
   using Index = IndexOf<Params>;
+  static constexpr int kCount = kNumAxesOf<kAxes>;
 
   __device__ __forceinline__ PendingPosition(const Params& p, Index row, bool is_inside) {
     pos_[0] = {p.pos, row, is_inside};
 #pragma unroll
-    for (int axis = 1; axis < kAxes; ++axis) {
+    for (int axis = 1; axis < kCount; ++axis) {
       pos_[axis] = pos_[0];
-      if (has_axes(p)) pos_[axis] = {pos_of_axis<Index>(p, axis), row, is_inside};
+      if (has_axes<kAxes>(p)) pos_[axis] = {pos_of_axis<Index>(p, axis), row, is_inside};
     }
     if (has_offs(p)) offs_ = {p.offs, row, is_inside};
   }
 
-  __device__ __forceinline__ CheckedPosition<Index, kAxes> checked(const Params& p) const {
-    CheckedPosition<Index, kAxes> position;
+  __device__ __forceinline__ CheckedPosition<Index, kCount> checked(const Params& p) const {
+    CheckedPosition<Index, kCount> position;
     position.is_valid = true;
 #pragma unroll
-    for (int axis = 0; axis < kAxes; ++axis) {
+    for (int axis = 0; axis < kCount; ++axis) {
       const CheckedIndex<Index> on_axis = checked(p, pos_[axis]);
       position.is_valid &= on_axis.is_valid;
       position.value[axis] = on_axis.value;
@@ -105,7 +106,7 @@ class PendingPosition {
     return {is_index(position, p.cos_sin.num_rows), static_cast<Index>(position)};
   }
 
-  PendingIndex<Index> pos_[kAxes], offs_;
+  PendingIndex<Index> pos_[kCount], offs_;
 };
 
 // The slot in the cache of a row that asks for one: behind the window table where there is one.
@@ -117,7 +118,7 @@ __device__ __forceinline__ PendingIndex<Index> behind_window(const Params& p,
 }
 
 // The numbers of a row of k and v. KV-only rows have no position and need none.
-template <typename Params, int kAxes = kMaxAxes<Params>>
+template <typename Params, Presence kAxes = kMaybeExtended<Params>>
 class PendingKvRow {
  public:
   using Index = IndexOf<Params>;
@@ -128,7 +129,7 @@ class PendingKvRow {
         asked_for_(p.slot_mapping, row, has_slot(p, row)),
         slot_(behind_window(p, asked_for_)) {}
 
-  __device__ __forceinline__ CheckedPosition<Index, kAxes> position(const Params& p) const {
+  __device__ __forceinline__ CheckedPosition<Index, kNumAxesOf<kAxes>> position(const Params& p) const {
     if (!is_token_) return {true, {}};
     return position_.checked(p);
   }

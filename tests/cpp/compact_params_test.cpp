@@ -86,7 +86,7 @@ RopeCacheParams distinct_params() {
   p.k_scale.head_stride = 11, p.v_scale.head_stride = 12;
   p.dtype = DType::bf16, p.cache_dtype = DType::fp8_e5m2, p.cos_sin.dtype = DType::fp16;
   p.has_cache = true;
-  p.norm_eps = 0.25f;
+  p.norm_eps = 0.25f, p.inverse_head_size = 0.125f;
   p.axes.words[0] = 13, p.axes.words[15] = 14;
   p.q_out_dtype = DType::fp8_e4m3, p.q_scale.head_stride = 15;
   return p;
@@ -126,6 +126,7 @@ TEST(CompactParams, HoldTheSameSizesAndTypes) {
   EXPECT_EQ(c.cache_dtype, DType::fp8_e5m2);
   EXPECT_EQ(c.cos_sin.dtype, DType::fp16);
   EXPECT_EQ(c.norm_eps, 0.25f);
+  EXPECT_EQ(c.inverse_head_size, 0.125f);
   EXPECT_EQ(c.axes.words[0], 13u);
   EXPECT_EQ(c.axes.words[15], 14u);
   EXPECT_EQ(c.q_out_dtype, DType::fp8_e4m3);
