@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import oracle
+from calls import FUSED, Call
 from elements import (
     Memory,
     bits_at,
@@ -20,7 +21,7 @@ from elements import (
     element_offsets,
     storage_bytes,
 )
-from tensors import GUARD, blank, cache_pair, fused_rows, is_flash, place, row_strides
+from tensors import GUARD, blank, cache_pair, fused_rows, is_flash, place, place_integers, row_strides
 
 
 @dataclass
@@ -57,8 +58,13 @@ class Case:
     full_width: bool = False
     table: torch.Tensor | None = None  # (P, W) values, else random
 
-    pos: Sequence[int] | None = None  # random, the table's first and last row among them
+    mrope_section: Sequence[int] | None = None
+    mrope_interleaved: bool = False
+    axes: int | None = None  # of random positions: 3 with a section, else 1
+
+    pos: Sequence[Any] | None = None  # (T,) or (3, T); random, the table's first and last row among them
     pos_dtype: torch.dtype = torch.int64
+    pos_layout: str = "rows"  # POS_LAYOUTS, of (3, T)
     offs: Sequence[int] | None = None
     offs_dtype: torch.dtype = torch.int64
     slots: Sequence[int] | None = None  # random and distinct, the last slot among them
@@ -74,7 +80,8 @@ class Case:
     weight_plus_one: bool = False
     eps: float | None = None  # 1e-6
 
-    k_scale: Any = None  # number, list (one per head) or tensor
+    q_scale: Any = None  # number, list (one per key head) or tensor
+    k_scale: Any = None
     v_scale: Any = None
     apply_scale: bool = True
 
@@ -84,6 +91,7 @@ class Case:
     extremes: bool = False  # some random values become zeros, NaN, infinities, very large or very small
     strides: str | Sequence[str] = "contiguous"  # one of tensors.ROW_STRIDES for q, k, v; or "fused_qkv"
     q_out: str | None = None  # None: omitted; "in_place"; or a kind of strides: given
+    q_out_dtype: torch.dtype | None = None  # dtype; another one makes q_out "contiguous" where it is omitted
     k_out: str | None = None
     zeros_out: str | None = None  # None or a kind of strides
     output_zeros: bool = False
@@ -91,6 +99,8 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)  # further keywords
 
     def __post_init__(self) -> None:
+        self.axes = self.axes or (3 if self.mrope_section is not None else 1)
+        self.q_out = self.q_out or (None if self.q_out_dtype is None else "contiguous")
         self.num_kv_rows = self.num_tokens if self.num_kv_rows is None else self.num_kv_rows
         self.v_head_size = self.v_head_size or self.head_size
         self.cache_dtype = self.cache_dtype or self.dtype
@@ -101,63 +111,9 @@ class Case:
         self.num_blocks = self.num_blocks or max(8, math.ceil((self.num_slots + 3) / self.block_size))
 
 
-FUSED = "fused_qk_rope_reshape_and_cache"
-
-
-@dataclass
-class Call:
-    arguments: dict[str, Any]
-    operation: str = FUSED  # or one of its halves: "rope", "reshape_and_cache"
-
-    def run(self, operation: Callable[..., Any] | None = None) -> Any:
-        if operation is None:
-            import kvrope
-
-            operation = getattr(kvrope, self.operation)
-        return operation(**self.arguments)
-
-    @property
-    def device(self) -> torch.device:
-        return next(iter(self.tensors().values())).device
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        return {name: value for name, value in self.arguments.items() if isinstance(value, torch.Tensor)}
-
-    def copy(self, device: str | None = None, **changes: Any) -> "Call":
-        """The same call on copies of its tensors: same strides and neighbours, storages shared as here."""
-        storages: dict[int, torch.Tensor] = {}
-        arguments = dict(self.arguments)
-        for name, tensor in self.tensors().items():
-            pointer = tensor.untyped_storage().data_ptr()
-            if pointer not in storages:
-                whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
-                storages[pointer] = whole.to(device or tensor.device, copy=True)
-            copy = torch.empty(0, dtype=tensor.dtype, device=storages[pointer].device)
-            arguments[name] = copy.set_(
-                storages[pointer].untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
-            )
-        for output, source in (("q_out", "q"), ("k_out", "k")):
-            given = self.arguments.get(output)
-            if given is not None and given is self.arguments[source]:
-                arguments[output] = arguments[source]
-        return Call({**arguments, **changes}, self.operation)
-
-
 EXTREMES = [
-    0.0,
-    -0.0,
-    math.nan,
-    math.inf,
-    -math.inf,
-    3.0e38,
-    -3.0e38,
-    6e4,
-    500.0,
-    -464.0,
-    2**-9,
-    2**-10,
-    1e-30,
-]
+    0.0, -0.0, math.nan, math.inf, -math.inf, 3.0e38, -3.0e38, 6e4, 500.0, -464.0, 2**-9, 2**-10, 1e-30,
+]  # fmt: skip
 
 
 def random_values(case: Case, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
@@ -187,12 +143,25 @@ def placed_rows(case: Case, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def placed_indices(case: Case, values: Sequence[int], dtype: torch.dtype, poison: int) -> torch.Tensor:
-    """A strided index array whose neighbours hold a number that a stray reader would act on."""
-    size, stride = len(values), case.index_stride
-    whole = torch.full((8 + size * stride + 8,), poison, dtype=dtype)
-    view = whole.as_strided((size,), (stride,), 8)
-    view.copy_(torch.tensor(list(values), dtype=dtype))
-    return whole.to(case.device).as_strided((size,), (stride,), 8)
+    return place_integers(torch.tensor(list(values), dtype=dtype), case.device, [case.index_stride], poison)
+
+
+POS_LAYOUTS = ["rows", "columns", "slice", "one_row"]
+
+
+def placed_positions(case: Case, pos: Sequence[Any]) -> torch.Tensor:
+    """(T,) or, of three sequences, (3, T)."""
+    poison, size, stride = case.table_rows // 2, case.num_tokens, case.index_stride
+    if not pos or isinstance(pos[0], int):
+        return placed_indices(case, pos, case.pos_dtype, poison)
+    strides = {
+        "rows": [size * stride, stride],
+        "columns": [1, 3 * stride],  # a (T, 3) tensor
+        "slice": [size * stride + 9, stride],  # of a longer one
+        "one_row": [0, stride],  # expanded: equal axes, the last one's
+    }[case.pos_layout]
+    axes = torch.tensor([list(axis) for axis in pos], dtype=case.pos_dtype)
+    return place_integers(axes, case.device, strides, poison)
 
 
 def make_table(case: Case, generator: torch.Generator) -> torch.Tensor:
@@ -225,10 +194,29 @@ def norm_arguments(case: Case) -> dict[str, Any]:
     return arguments
 
 
-def make_output(kind: str | None, source: torch.Tensor, device: str) -> torch.Tensor | None:
+def query_arguments(case: Case) -> dict[str, Any]:
+    """mRoPE and the scale of an fp8 q_out, where they are given."""
+    arguments: dict[str, Any] = {}
+    if case.mrope_section is not None:
+        arguments["mrope_section"] = list(case.mrope_section)
+    if case.mrope_interleaved:
+        arguments["mrope_interleaved"] = True
+    if case.q_scale is not None:
+        arguments["q_scale"] = make_scale(case.q_scale, case.device)
+    return arguments
+
+
+def make_output(
+    kind: str | None, source: torch.Tensor, device: str, dtype: torch.dtype | None = None
+) -> torch.Tensor | None:
     if kind is None or kind == "in_place":
         return source if kind else None
-    return blank(source.shape, source.dtype, device, *row_strides(kind, source.shape))
+    return blank(source.shape, dtype or source.dtype, device, *row_strides(kind, source.shape))
+
+
+def random_positions(case: Case, chooser: random.Random) -> list[int]:
+    drawn = [chooser.randrange(case.table_rows) for _ in range(case.num_tokens)]
+    return [0, case.table_rows - 1, *drawn][: case.num_tokens]
 
 
 def build(case: Case) -> Call:
@@ -242,8 +230,8 @@ def build(case: Case) -> Call:
 
     pos = case.pos
     if pos is None:
-        pos = [0, case.table_rows - 1] + [chooser.randrange(case.table_rows) for _ in range(case.num_tokens)]
-        pos = pos[: case.num_tokens]
+        pos = [random_positions(case, chooser) for _ in range(case.axes)]
+        pos = pos if case.axes == 3 else pos[0]
     slots, num_slots = case.slots, case.num_blocks * case.block_size
     if slots is None:
         slots = [num_slots - 1] + chooser.sample(range(num_slots - 1), max(case.num_slots - 1, 0))
@@ -258,7 +246,7 @@ def build(case: Case) -> Call:
             key_cache=key_cache,
             value_cache=value_cache,
             slot_mapping=placed_indices(case, slots, case.slot_dtype, poison=unused),
-            pos=placed_indices(case, pos, case.pos_dtype, poison=case.table_rows // 2),
+            pos=placed_positions(case, pos),
             cos_sin=make_table(case, generator),
             k_scale=make_scale(case.k_scale, case.device),
             v_scale=make_scale(case.v_scale, case.device),
@@ -266,7 +254,7 @@ def build(case: Case) -> Call:
             flash_layout=is_flash(case.layout),
             apply_scale=case.apply_scale,
             offs=None if case.offs is None else placed_indices(case, case.offs, case.offs_dtype, poison=1),
-            q_out=make_output(case.q_out, q, case.device),
+            q_out=make_output(case.q_out, q, case.device, case.q_out_dtype),
             k_out=make_output(case.k_out, k, case.device),
             output_zeros=case.output_zeros,
             zeros_out=make_output(case.zeros_out, q, case.device),
@@ -276,6 +264,7 @@ def build(case: Case) -> Call:
             rotary_dim=case.rotary_dim,
             rotary_dim_offset=case.rotary_dim_offset,
             kv_cache_dtype=case.kv_cache_dtype,
+            **query_arguments(case),
             **norm_arguments(case),
             **case.options,
         )
@@ -326,13 +315,16 @@ def check_outputs(
         like = arguments[{"q_out": "q", "k_out": "k", "zeros_out": "q"}.get(name, name)]
         has_joined_heads = name == "q_out" and call.operation == FUSED
         shape = (like.shape[0], like.shape[1] * like.shape[2]) if has_joined_heads else like.shape
-        check_result(name, result, arguments.get(name), shape, like)
+        given = arguments.get(name)
+        dtype = given.dtype if name == "q_out" and given is not None else like.dtype
+        check_result(name, result, given, shape, like, dtype)
 
     for name in [name for name in ("q_out", "k_out") if name in got]:
         rows: oracle.Rows = getattr(expected, name)
         output = got[name].view(rows.value.shape)
         compare_rows(name, bits_of(output), output.dtype, rows)
-        check_passed_through(name, bits_of(output), inputs[name[0]], rows, expected.replaced_rows)
+        if output.dtype == arguments[name[0]].dtype:
+            check_passed_through(name, bits_of(output), inputs[name[0]], rows, expected.replaced_rows)
         memory.allow(output, element_offsets(output))
     if "zeros_out" in got:
         zeros_out = got["zeros_out"]
@@ -349,13 +341,14 @@ def check_outputs(
 
 
 def check_result(
-    name: str, result: Any, given: torch.Tensor | None, shape: Sequence[int], like: torch.Tensor
-) -> Any:
+    name: str, result: Any, given: torch.Tensor | None, shape: Sequence[int], like: torch.Tensor,
+    dtype: torch.dtype,
+) -> Any:  # fmt: skip
     assert isinstance(result, torch.Tensor), name
     assert result.shape == torch.Size(shape), (
         f"{name}: expected shape {tuple(shape)}, got {tuple(result.shape)}"
     )
-    assert (result.dtype, result.device) == (like.dtype, like.device), name
+    assert (result.dtype, result.device) == (dtype, like.device), name
     if given is not None:
         assert result.data_ptr() == given.data_ptr(), f"{name}: expected the tensor that was given"
     return result

@@ -25,6 +25,24 @@ def rotate(x: torch.Tensor, angles: torch.Tensor, is_neox: bool, rotary_dim: int
     return out
 
 
+def angles_of(
+    cos_sin: torch.Tensor, positions: torch.Tensor, section: Any, is_interleaved: bool, is_neox: bool,
+    half: int,
+) -> torch.Tensor:  # fmt: skip
+    """(T, W) of positions (T,) or (3, T); half is the number of pairs."""
+    if positions.dim() == 1:
+        return cos_sin[positions]
+    axes = torch.arange(3).repeat_interleave(torch.tensor(section))
+    if is_interleaved:
+        axes = torch.zeros(half, dtype=torch.int64)
+        for axis in (1, 2):
+            axes[axis : 3 * section[axis] : 3] = axis
+    if cos_sin.shape[1] == 4 * half:  # one column for each element
+        axes = torch.cat((axes, axes)) if is_neox else axes.repeat_interleave(2)
+    axes = torch.cat((axes, axes))  # cosines, sines
+    return cos_sin[positions].gather(0, axes.expand(1, positions.shape[1], -1))[0]
+
+
 def norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float, plus_one: bool) -> torch.Tensor:
     if weight is None:
         return x
@@ -48,19 +66,23 @@ def fused_qk_rope_reshape_and_cache(
     q, k, v, key_cache, value_cache, slot_mapping, pos, cos_sin, k_scale, v_scale, is_neox, flash_layout,
     apply_scale=True, offs=None, q_out=None, k_out=None, output_zeros=True, zeros_out=None,
     swa_slot_mapping=None, *, rotary_dim=None, rotary_dim_offset=0, kv_cache_dtype="auto",
-    match_unfused=False, q_weight=None, k_weight=None, eps=1e-6, weight_plus_one=False,
+    q_scale=None, match_unfused=False, mrope_section=None, mrope_interleaved=False, q_weight=None,
+    k_weight=None, eps=1e-6, weight_plus_one=False,
 ) -> Any:  # fmt: skip
     num_tokens = q.shape[0]
     rotary_dim = q.shape[2] if rotary_dim is None else rotary_dim
     positions = pos.long() if offs is None else pos.long() + offs.long()
-    style = (cos_sin[positions], is_neox, rotary_dim, rotary_dim_offset)
+    mrope = (mrope_section, mrope_interleaved, is_neox, rotary_dim // 2)
+    style = (angles_of(cos_sin, positions, *mrope), is_neox, rotary_dim, rotary_dim_offset)
     rotated_q = rotate(norm(q, q_weight, eps, weight_plus_one), *style)
     normed_k = norm(k[:num_tokens], k_weight, eps, weight_plus_one)
     rotated_k = torch.cat((rotate(normed_k, *style), k[num_tokens:].float()))
     q_out = torch.empty(q.shape, dtype=q.dtype) if q_out is None else q_out
     k_out = torch.empty(k.shape, dtype=k.dtype) if k_out is None else k_out
     zeros_out = torch.empty(q.shape, dtype=q.dtype) if zeros_out is None and output_zeros else zeros_out
-    q_out.copy_(rotated_q)
+    if q_scale is not None and q_scale.numel() > 1:
+        q_scale = q_scale.repeat_interleave(q.shape[1] // k.shape[1])
+    q_out.copy_(store(rotated_q, q_out, q_scale, False))
     k_out.copy_(rotated_k)
 
     slots = slot_mapping.long()

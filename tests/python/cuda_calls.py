@@ -51,6 +51,8 @@ CALLS = {
     "fp8 with scales": dict(cache_dtype=torch.float8_e4m3fn, k_scale=0.5, v_scale=[2.0, 0.1]),
     "scales ignored": dict(k_scale=0.5, v_scale=2.0, apply_scale=False),
     "window and offsets": dict(swa=list(range(127, -1, -1)), offs=[1, 2, 3, 4, 5], pos=[0, 9, 8, 7, 6]),
+    "three axes": dict(mrope_section=(7, 12, 13), mrope_interleaved=True, norm="qk"),
+    "fp8 queries": dict(q_out_dtype=torch.float8_e4m3fn, q_scale=[0.3, 7.0], mrope_section=(7, 12, 13)),
     "shuffled": dict(layout="shuffled", num_kv_rows=7, num_slots=6),
 }
 
@@ -59,7 +61,9 @@ FAULTS = {
     "slot": dict(slots=[3, 17, 128, 0, 64]),
     "position": dict(pos=[0, 1, 256, 2, 3]),
     "window": dict(slots=[0, 1, 2, 3, 4], swa=[5, 6, 128, 7, 8]),
-}
+    "axis": dict(mrope_section=(7, 12, 13), pos=[[0, 1, 2, 3, 4], [0, 1, 2, 256, 4], [0, 1, 2, 300, 4]],
+                 q_out_dtype=torch.float8_e5m2),
+}  # fmt: skip
 
 
 def run_script(script: str, **environment: str) -> subprocess.CompletedProcess:

@@ -5,7 +5,9 @@ from cases import Call, Case, build
 ROPE = [
     "q", "k", "pos", "cos_sin", "is_neox", "offs", "rotary_dim", "rotary_dim_offset", "q_out", "k_out",
 ]  # fmt: skip
-NORM = ["q_weight", "k_weight", "eps", "weight_plus_one"]  # where they are given
+GIVEN = [  # where they are
+    "q_scale", "mrope_section", "mrope_interleaved", "q_weight", "k_weight", "eps", "weight_plus_one",
+]  # fmt: skip
 WRITE = [
     "k", "v", "key_cache", "value_cache", "slot_mapping", "k_scale", "v_scale", "flash_layout", "apply_scale",
     "swa_slot_mapping", "kv_cache_dtype",
@@ -13,13 +15,15 @@ WRITE = [
 
 
 def rope_of(fused: Call, has_k: bool = True) -> Call:
-    given = [name for name in NORM if name in fused.arguments]
+    given = [name for name in GIVEN if name in fused.arguments]
     call = Call({name: fused.arguments[name] for name in ROPE + given}, "rope")
     if not has_k:
         call.arguments.update(k=None, k_out=None)
         call.arguments.pop("k_weight", None)
         if "q_weight" not in call.arguments:
             call.arguments.pop("weight_plus_one", None)
+        if call.arguments.get("q_scale") is not None:  # no key heads to have one each
+            call.arguments["q_scale"] = call.arguments["q_scale"].reshape(-1)[:1]
     return call
 
 

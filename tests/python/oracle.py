@@ -4,7 +4,7 @@ Tokens, heads, dims and slots are indexed one idea at a time; nothing here knows
 """
 
 from dataclasses import dataclass
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -81,11 +81,22 @@ def normed(x: np.ndarray, weight: np.ndarray, eps: float, plus_one: bool) -> Row
     return Rows(value, magnitude, np.ones(x.shape, dtype=bool))
 
 
-def rotate(rows: Rows, angles: np.ndarray, is_neox: bool, rotary_dim: int, rotary_dim_offset: int) -> Rows:
-    """rows (rows, heads, D) and angles (rows, W), one table row for each row."""
+def axis_of(i: int, section: Sequence[int], is_interleaved: bool) -> int:
+    """mRoPE: whether pair i takes its angle from the position's first, second or third axis."""
+    if is_interleaved:
+        return i % 3 if i % 3 > 0 and i < 3 * section[i % 3] else 0
+    return 0 if i < section[0] else 1 if i < section[0] + section[1] else 2
+
+
+def rotate(
+    rows: Rows, table_rows: np.ndarray, axes: list[int], is_neox: bool, rotary_dim: int,
+    rotary_dim_offset: int,
+) -> Rows:  # fmt: skip
+    """rows (rows, heads, D), table_rows (axes, rows, W): of each axis of a position; axes: each pair's."""
     x, rows = rows.value, rows.copy()
-    is_full_width = angles.shape[1] == 2 * rotary_dim
+    is_full_width = table_rows.shape[2] == 2 * rotary_dim
     for i in range(rotary_dim // 2):
+        angles = table_rows[axes[i]]
         j_a, j_b = pair_of(i, rotary_dim, is_neox)
         if is_full_width:  # element j of the rotated part takes columns j and R + j
             cos_a, sin_a = angles[:, j_a], angles[:, rotary_dim + j_a]
@@ -127,6 +138,14 @@ def divided(rows: Rows, scale: torch.Tensor | None) -> Rows:
         return exact_rows((rows.value.astype(np.float32) / scale_per_head).astype(np.float64))
 
 
+def scale_of_query_heads(arguments: Mapping[str, Any]) -> torch.Tensor:
+    """q_scale with one element, or one for each query head: that of its key head."""
+    scale = arguments["q_scale"].reshape(-1)
+    if scale.shape[0] == 1:
+        return scale
+    return scale.repeat_interleave(arguments["q"].shape[1] // arguments["k"].shape[1])
+
+
 def capacity(key_cache: torch.Tensor, flash_layout: bool) -> int:
     return key_cache.shape[0] * key_cache.shape[1 if flash_layout else 3]
 
@@ -153,11 +172,19 @@ def slot_of_row(row: int, slots: list[int], window: list[int] | None, num_slots:
     return SlotOfRow(window[slot])
 
 
-def positions_of(arguments: Mapping[str, Any]) -> list[int]:
-    positions = to_integers(arguments["pos"])
-    if arguments.get("offs") is None:
-        return positions
-    return [p + o for p, o in zip(positions, to_integers(arguments["offs"]), strict=True)]
+def positions_of(arguments: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    """Of each row: one position, or one for each axis."""
+    pos = arguments["pos"]
+    axes = [to_integers(axis) for axis in (pos if pos.dim() == 2 else [pos])]
+    if arguments.get("offs") is not None:
+        offs = to_integers(arguments["offs"])
+        axes = [[p + o for p, o in zip(axis, offs, strict=True)] for axis in axes]
+    return list(zip(*axes, strict=True))
+
+
+def outside(position: tuple[int, ...], table_rows: int) -> int | None:
+    """The first axis's position that the table does not have."""
+    return next((p for p in position if not 0 <= p < table_rows), None)
 
 
 def places_of_rows(arguments: Mapping[str, Any], num_rows: int) -> list[SlotOfRow]:
@@ -176,17 +203,23 @@ def normed_rows(arguments: Mapping[str, Any], x: np.ndarray, weight: torch.Tenso
 
 
 def rotated_rows(
-    arguments: Mapping[str, Any], x: np.ndarray, weight: torch.Tensor | None, positions: list[int]
+    arguments: Mapping[str, Any], x: np.ndarray, weight: torch.Tensor | None, positions: list[tuple[int, ...]]
 ) -> Rows:
     """The rows that have a position are normed and rotated, those past them are final already."""
     table = to_double(arguments["cos_sin"])
-    angles = np.full((len(positions), table.shape[1]), np.nan)
+    has_axes = arguments["pos"].dim() == 2
+    table_rows = np.full((3 if has_axes else 1, len(positions), table.shape[1]), np.nan)
     for row, position in enumerate(positions):
-        if 0 <= position < table.shape[0]:
-            angles[row] = table[position]
+        if outside(position, table.shape[0]) is None:
+            table_rows[:, row] = table[list(position)]
     rotary_dim = x.shape[2] if arguments.get("rotary_dim") is None else arguments["rotary_dim"]
+    axes = [0] * (rotary_dim // 2)
+    if has_axes:
+        section, is_interleaved = arguments["mrope_section"], arguments.get("mrope_interleaved", False)
+        axes = [axis_of(i, section, is_interleaved) for i in range(rotary_dim // 2)]
     style = (arguments["is_neox"], rotary_dim, arguments.get("rotary_dim_offset", 0))
-    rotated, rows = rotate(normed_rows(arguments, x[: len(positions)], weight), angles, *style), exact_rows(x)
+    normed_x, rows = normed_rows(arguments, x[: len(positions)], weight), exact_rows(x)
+    rotated = rotate(normed_x, table_rows, axes, *style)
     rows.value[: len(positions)] = rotated.value
     rows.magnitude[: len(positions)] = rotated.magnitude
     rows.is_computed[: len(positions)] = rotated.is_computed
@@ -204,9 +237,11 @@ def expect(arguments: Mapping[str, Any]) -> Expected:
     num_rows = len(positions) if k is None else k.shape[0]
     places = places_of_rows(arguments, num_rows) if writes else [None] * num_rows
     table_rows = arguments["cos_sin"].shape[0] if rotates else 0
-    is_lost = [not 0 <= position < table_rows for position in positions]
+    lost = [outside(position, table_rows) for position in positions]
     q_weight, k_weight = arguments.get("q_weight"), arguments.get("k_weight")
     q_out = rotated_rows(arguments, to_double(arguments["q"]), q_weight, positions) if rotates else None
+    if arguments.get("q_scale") is not None:
+        q_out = scaled(q_out, scale_of_query_heads(arguments))
     if k is None:
         k_out = None
     else:
@@ -215,7 +250,7 @@ def expect(arguments: Mapping[str, Any]) -> Expected:
     faults = []
     cached_rows = []
     for row, place in enumerate(places):
-        has_position = row >= len(positions) or not is_lost[row]
+        has_position = row >= len(positions) or lost[row] is None
         is_padding = place is not None and place.slot is None and place.fault is None
         if not has_position:
             for output in (q_out, k_out):
@@ -224,7 +259,7 @@ def expect(arguments: Mapping[str, Any]) -> Expected:
                     output.magnitude[row] = 0.0
                     output.is_computed[row] = False
             if not is_padding:
-                faults.append(Fault("position_out_of_range", "pos", row, positions[row]))
+                faults.append(Fault("position_out_of_range", "pos", row, lost[row]))
         if place is not None and place.fault is not None:
             faults.append(place.fault)
         elif place is not None and place.slot is not None and has_position:
@@ -235,7 +270,7 @@ def expect(arguments: Mapping[str, Any]) -> Expected:
         k_out=k_out,
         cached_rows=cached_rows,
         slots=[places[row].slot for row in cached_rows],
-        replaced_rows=[row for row, lost in enumerate(is_lost) if lost],
+        replaced_rows=[row for row, position in enumerate(lost) if position is not None],
         faults=faults,
     )
     if writes:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from cases import Call, Case, build
+from cases import POS_LAYOUTS, Call, Case, build
 from tensors import GUARD, LAYOUTS, ROW_STRIDES, place
 
 FP8 = [torch.float8_e4m3fn, torch.float8_e5m2]
@@ -22,6 +22,21 @@ def rotary(draw: st.DrawFn, head_size: int) -> tuple[int | None, int]:
         return None, 0
     rotary_dim = 2 * draw(st.integers(1, head_size // 2))
     return rotary_dim, draw(st.integers(0, head_size - rotary_dim))
+
+
+@st.composite
+def mrope(draw: st.DrawFn, rotary_dim: int) -> dict[str, Any]:
+    """Fields of a Case: none, or three sections of any size, in either order, also with one axis."""
+    if draw(st.booleans()):
+        return {}
+    first = draw(st.integers(0, rotary_dim // 2))
+    second = draw(st.integers(0, rotary_dim // 2 - first))
+    return dict(
+        mrope_section=draw(st.permutations([first, second, rotary_dim // 2 - first - second])),
+        mrope_interleaved=draw(st.booleans()),
+        axes=draw(st.sampled_from([3, 3, 3, 1])),
+        pos_layout=draw(st.sampled_from(POS_LAYOUTS)),
+    )
 
 
 @st.composite
@@ -68,16 +83,20 @@ def cases(draw: st.DrawFn, device: str) -> Case:
                 swa[row + 3], slots[row] = draw(st.sampled_from([slot, slot, -1])), row + 3
 
     table_rows = draw(st.integers(1, 300))
-    pos = draw(st.lists(st.integers(0, table_rows - 1), min_size=num_tokens, max_size=num_tokens))
+    sections = draw(mrope(rotary_dim or head_size))
+    one = st.lists(st.integers(0, table_rows - 1), min_size=num_tokens, max_size=num_tokens)
+    axes = [draw(one) for _ in range(sections.get("axes", 1))]
     offs = None
     if draw(st.booleans()):
         offs = draw(st.lists(st.integers(-1000, 1000), min_size=num_tokens, max_size=num_tokens))
-        pos = [p - o for p, o in zip(pos, offs, strict=True)]
+        axes = [[p - o for p, o in zip(axis, offs, strict=True)] for axis in axes]
+    pos = axes if len(axes) == 3 else axes[0]
 
     dtype = draw(st.sampled_from(DTYPES))
     cache_dtype = draw(st.sampled_from([dtype, dtype, *FP8, torch.uint8]))
     kinds = st.sampled_from(ROW_STRIDES)
     strides = draw(st.one_of(st.just("fused_qkv"), st.tuples(kinds, kinds, kinds)))
+    q_out_dtype = draw(st.sampled_from([None, None, *FP8]))
     q_is_viewable = strides == "fused_qkv" or strides[0] not in (
         "transposed",
         "dims_outermost",
@@ -121,14 +140,22 @@ def cases(draw: st.DrawFn, device: str) -> Case:
         swa=swa,
         swa_dtype=draw(st.sampled_from(INTEGERS)),
         index_stride=draw(st.sampled_from([1, 1, 2, 5])),
+        **sections,
         **draw(norms()),
+        q_out_dtype=q_out_dtype,
+        q_scale=draw(st.one_of(SCALES, st.just([0.5 * (i + 1) for i in range(kv_heads)])))
+        if q_out_dtype
+        else None,
         k_scale=draw(st.one_of(SCALES, st.just([0.25 * (i + 1) for i in range(kv_heads)]))),
         v_scale=draw(st.one_of(SCALES, st.just([3.0 / (i + 1) for i in range(kv_heads)]))),
         apply_scale=draw(st.booleans()),
         extremes=draw(st.booleans()),
         strides=strides,
         q_out=draw(
-            st.sampled_from([None, "contiguous", "odd_offset", "dim_stride_2"] + ["in_place"] * q_is_viewable)
+            st.sampled_from(
+                [None, "contiguous", "odd_offset", "dim_stride_2"]
+                + ["in_place"] * (q_is_viewable and q_out_dtype is None)
+            )
         ),
         k_out=draw(st.sampled_from([None, "in_place", *ROW_STRIDES])),
         zeros_out=draw(st.sampled_from([None, None, *ROW_STRIDES])),
@@ -148,6 +175,8 @@ HOSTILE = st.one_of(
 def hostile_calls(draw: st.DrawFn, device: str) -> Call:
     """Slots, window entries, positions and offsets of any value; live slots are made distinct."""
     num_tokens, num_kv_rows = draw(st.sampled_from([(1, 1), (4, 4), (6, 6), (3, 7), (0, 3)]))
+    sections = draw(mrope(8))
+    q_out_dtype = draw(st.sampled_from([None, *FP8]))
     many = lambda size: draw(st.lists(HOSTILE, min_size=size, max_size=size))  # noqa: E731
     slots = many(draw(st.integers(0, num_kv_rows)))
     swa = many(draw(st.integers(0, 40))) if draw(st.booleans()) else None
@@ -170,14 +199,16 @@ def hostile_calls(draw: st.DrawFn, device: str) -> Call:
             slot_dtype=draw(st.sampled_from(INTEGERS)),
             swa=swa,
             swa_dtype=draw(st.sampled_from(INTEGERS)),
-            pos=many(num_tokens),
+            pos=[many(num_tokens) for _ in range(3)] if sections.get("axes") == 3 else many(num_tokens),
+            **sections,
             pos_dtype=draw(st.sampled_from(INTEGERS)),
             table_rows=32,
             offs=many(num_tokens) if draw(st.booleans()) else None,
             offs_dtype=draw(st.sampled_from(INTEGERS)),
             layout=draw(st.sampled_from(["flash", "x_split", "shuffled"])),
             output_zeros=draw(st.booleans()),
-            q_out=draw(st.sampled_from([None, "contiguous", "in_place"])),
+            q_out=draw(st.sampled_from([None, "contiguous"] + ["in_place"] * (q_out_dtype is None))),
+            q_out_dtype=q_out_dtype,
             x=4,
         )  # fmt: skip
     )

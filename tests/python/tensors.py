@@ -58,6 +58,18 @@ def place(
     return whole.to(device).as_strided(held.shape, held.stride(), held.storage_offset())
 
 
+def place_integers(
+    values: torch.Tensor, device: str, strides: Sequence[int], poison: int, margin: int = 8
+) -> torch.Tensor:
+    """Indices whose neighbours hold a number that a stray reader would act on. Rows may share memory."""
+    extent = sum(size * stride for size, stride in zip(values.shape, strides, strict=True))
+    whole = torch.full((margin + extent + margin,), poison, dtype=values.dtype)
+    view = whole.as_strided(values.shape, strides, margin)
+    for part, row in zip(view, values, strict=True):
+        part.copy_(row)
+    return whole.to(device).as_strided(values.shape, strides, margin)
+
+
 def row_strides(kind: str, shape: Sequence[int]) -> tuple[list[int], int]:
     """Strides and offset of (rows, heads, dims) tensors."""
     rows, heads, dims = shape

@@ -111,10 +111,10 @@ def test_tensor_of_another_kind(device: str, kind: str, name: str) -> None:
     build(case).run()
 
 
-@pytest.mark.parametrize("name", ["k_scale", "v_scale"])
+@pytest.mark.parametrize("name", ["k_scale", "v_scale", "q_scale"])
 @pytest.mark.parametrize("kind", ["sparse", "quantized", "complex", "conjugate", "negated", "zero tensor"])
 def test_scale_of_another_kind(device: str, kind: str, name: str) -> None:
-    call = build(Case(device, k_scale=0.5, v_scale=2.0))
+    call = build(Case(device, k_scale=0.5, v_scale=2.0, q_scale=0.3, q_out_dtype=torch.float8_e5m2))
     make, error_type, message = KINDS[kind]
     call.arguments[name] = make(call.arguments[name])
     with pytest.raises(error_type, match=f"^fused_qk_rope_reshape_and_cache: {name}: {message}"):
@@ -163,6 +163,14 @@ IGNORED: dict[str, Callable[[str], Any]] = {
 }
 
 
+@pytest.mark.parametrize("what", ["another shape", "another dtype", "another device", "a number", "sparse"])
+def test_the_queries_scale_is_never_ignored(device: str, what: str) -> None:
+    call = build(Case(device, q_out_dtype=torch.float8_e5m2, apply_scale=False))
+    call.arguments["q_scale"] = IGNORED[what](device)
+    with pytest.raises((ValueError, TypeError), match="fused_qk_rope_reshape_and_cache: q_scale: expected"):
+        call.run()
+
+
 @pytest.mark.parametrize("what", IGNORED, ids=lambda what: what.replace(" ", "_"))
 @pytest.mark.parametrize("cache_dtype", [torch.bfloat16, torch.float8_e4m3fn], ids=str)
 def test_ignored_scales(device: str, cache_dtype: torch.dtype, what: str) -> None:
@@ -187,14 +195,19 @@ def test_scales_that_count_are_judged(device: str, name: str, what: str) -> None
         call.run()
 
 
-TENSORS = ["q", "k", "v", "key_cache", "value_cache", "slot_mapping", "pos", "cos_sin", "k_scale", "v_scale"]
+TENSORS = [
+    "q", "k", "v", "key_cache", "value_cache", "slot_mapping", "pos", "cos_sin", "k_scale", "v_scale",
+    "q_scale", "q_out",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TENSORS)
 @pytest.mark.parametrize("left", [0, 3])
 def test_storage_that_has_become_too_small(device: str, name: str, left: int) -> None:
     """torch lets a storage be resized under its tensors: their elements are then anybody's."""
-    arguments = build(Case(device=device, cache_dtype=torch.float8_e4m3fn, k_scale=0.5, v_scale=2.0)).arguments
+    scales = dict(k_scale=0.5, v_scale=2.0, q_scale=0.3, q_out_dtype=torch.float8_e5m2)
+    case = Case(device, cache_dtype=torch.float8_e4m3fn, mrope_section=(7, 12, 13), **scales)
+    arguments = build(case).arguments
     arguments[name] = arguments[name].clone()
     shape = tuple(arguments[name].shape)
     arguments[name].untyped_storage().resize_(left)

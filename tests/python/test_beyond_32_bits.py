@@ -31,11 +31,11 @@ def memory(num_bytes: int, device: str) -> torch.Tensor:
         pytest.skip(f"{num_bytes / 2**30:.0f} GiB of address space are needed")
 
 
-def far_view(like: torch.Tensor, axis: int, fill: bool) -> torch.Tensor:
-    """The same shape with the indices of one axis FAR apart, filled with the canary or with `like`."""
+def far_view(like: torch.Tensor, axis: int, fill: bool, stride: int = FAR) -> torch.Tensor:
+    """The same shape with the indices of one axis that far apart, filled with the canary or with `like`."""
     order = [axis, *(i for i in range(like.dim()) if i != axis)]
     strides = packed_strides(like.shape, order)
-    strides[axis] = FAR
+    strides[axis] = stride
     extent = 1 + sum((size - 1) * stride for size, stride in zip(like.shape, strides, strict=True))
     whole = memory((extent + 64) * like.dtype.itemsize, like.device.type).view(like.dtype)
     view = whole.as_strided(like.shape, strides, 0)
@@ -95,6 +95,21 @@ def test_rows_with_an_axis_of_far_strides(device: str, name: str, axis: int) -> 
     near = build(Case(device, q_out="contiguous", k_out="contiguous", **case))
     far = near.copy()
     far.arguments[name] = far_view(near.arguments[name], axis, fill=False)
+    check_equal_calls(far, near)
+
+
+@pytest.mark.parametrize("name, axis, stride", [
+    ("pos", 0, FAR), ("pos", 1, FAR), ("pos", 0, 2**30 + 5), ("q_scale", 0, FAR), ("q_out", 0, FAR),
+])  # fmt: skip
+def test_axes_of_positions_and_fp8_queries_of_far_strides(
+    device: str, name: str, axis: int, stride: int
+) -> None:
+    """A stride of 2^30 fits in 31 bits; the third axis then begins past them."""
+    case = Case(device, num_tokens=2, table_rows=4, pos=[[0, 1], [2, 3], [1, 0]], pos_dtype=torch.int32,
+                mrope_section=(7, 12, 13), q_out_dtype=torch.float8_e4m3fn, q_scale=[0.5, 3.0])  # fmt: skip
+    near = build(case)
+    far = near.copy()
+    far.arguments[name] = far_view(near.arguments[name], axis, False, stride)
     check_equal_calls(far, near)
 
 

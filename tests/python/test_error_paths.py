@@ -14,7 +14,7 @@ import torch
 from cases import Case, build
 from runner import ROOT
 from test_argument_kinds import KINDS
-from test_errors import BAD, LATER, bad_arguments
+from test_errors import BAD, bad_arguments
 from test_faults import MESSAGES
 from test_halves import bad_calls
 from without_data import on_meta
@@ -100,9 +100,6 @@ def messages() -> Iterator[str]:
 
     for bad in BAD:
         yield message_of(bad_arguments(bad, "cpu"))
-    for name, value in LATER.items():
-        arguments = build(Case()).arguments
-        yield message_of({**arguments, name: value(arguments)})
     for case, _ in MESSAGES.values():
         yield message_of(build(Case(**case)).arguments)
     for make, *_ in KINDS.values():

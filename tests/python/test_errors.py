@@ -3,239 +3,18 @@
 Every case runs on the devices and on meta tensors: the checker is one.
 """
 
-import math
 import re
-from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
 
 import kvrope
 import pytest
 import torch
 
+from bad_arguments import BAD, Bad, blank_like
 from cases import Case, build
 from elements import Memory
 
 OPERATION = "fused_qk_rope_reshape_and_cache"
-
-
-@dataclass
-class Bad:
-    name: str
-    argument: str  # that the message names
-    error: type[Exception]
-    fits: str  # regular expression found in the message
-    change: Callable[[dict[str, Any]], Any]  # of a good call's arguments: a dict of replacements
-    layout: str = "flash"
-
-
-def blank_like(
-    arguments: dict[str, Any], name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None
-) -> Any:
-    like = arguments[name] if arguments[name] is not None else arguments["q"]
-    return torch.zeros(shape, dtype=dtype or like.dtype, device=like.device)
-
-
-def shape(
-    argument: str, size: tuple[int, ...], fits: str, layout: str = "flash", named: str | None = None
-) -> Bad:
-    return Bad(
-        f"{argument}{list(size)}-{layout}", named or argument, ValueError, fits,
-        lambda a: {argument: blank_like(a, argument, size)}, layout,
-    )  # fmt: skip
-
-
-def index(argument: str, size: tuple[int, ...], fits: str) -> Bad:
-    return Bad(
-        f"{argument}{list(size)}", argument, ValueError, fits,
-        lambda a: {argument: torch.zeros(size, dtype=torch.int64, device=a["q"].device)},
-    )  # fmt: skip
-
-
-def dtype(argument: str, wrong: torch.dtype, fits: str, layout: str = "flash") -> Bad:
-    def change(a: dict[str, Any]) -> dict[str, Any]:
-        like = a[argument] if a[argument] is not None else a["pos"]
-        return {argument: torch.zeros(like.shape, dtype=torch.uint8, device=like.device).to(wrong)}
-
-    return Bad(f"{argument}-{wrong}", argument, TypeError, fits, change, layout)
-
-
-def option(
-    argument: str, fits: str, named: str | None = None, error: type[Exception] = ValueError, **values: Any
-) -> Bad:
-    return Bad(
-        "-".join(f"{k}={v}" for k, v in values.items()), named or argument, error, fits, lambda a: values
-    )
-
-
-def heads(q_heads: int, kv_heads: int, argument: str, fits: str) -> Bad:
-    def change(a: dict[str, Any]) -> dict[str, Any]:
-        q, k = blank_like(a, "q", (5, q_heads, 64)), blank_like(a, "k", (5, kv_heads, 64))
-        cache = blank_like(a, "key_cache", (8, 16, kv_heads, 64))
-        return dict(q=q, k=k, v=k.clone(), key_cache=cache, value_cache=cache.clone())
-
-    return Bad(f"heads-{q_heads}-{kv_heads}", argument, ValueError, fits, change)
-
-
-def head_size(size: int) -> Bad:
-    def change(a: dict[str, Any]) -> dict[str, Any]:
-        q, k = blank_like(a, "q", (5, 8, size)), blank_like(a, "k", (5, 2, size))
-        cache = blank_like(a, "key_cache", (8, 16, 2, size))
-        table = blank_like(a, "cos_sin", (256, size))
-        return dict(q=q, k=k, v=k.clone(), key_cache=cache, value_cache=cache.clone(), cos_sin=table)
-
-    return Bad(f"head_size-{size}", "q", ValueError, r"even head size.*512", change)
-
-
-INTEGERS = r"int32.*int64|int64.*int32"
-TABLE = r"float32.*float16.*bfloat16"
-ROWS = [
-    shape("q", (5, 512), r"\(T, QH, D\)"),
-    shape("q", (1, 5, 8, 64), r"\(T, QH, D\)"),
-    shape("k", (5, 2, 32), r"D=64|64\)"),
-    shape("k", (5, 128), r"\(Tk, KH, D"),
-    shape("k", (4, 2, 64), r"at least|>= 5"),
-    shape("v", (6, 2, 64), r"5"),
-    shape("v", (5, 3, 64), r"KH=2|2"),
-    shape("v", (5, 2, 514), r"512|64"),
-    shape("v", (5, 2, 0), r"1 to 512|64"),
-    heads(7, 2, "k", r"divides|multiple"),
-    heads(2, 8, "k", r"divides|multiple"),
-    heads(0, 2, "q", r"1 to|at least"),
-    heads(8, 0, "k", r"1 to|at least"),
-    head_size(63),
-    head_size(1),
-    head_size(0),
-    head_size(514),
-]
-CACHES = [
-    shape("key_cache", (8, 16, 128), r"num_blocks, block_size"),
-    shape("key_cache", (8, 16, 2, 32), r"64"),
-    shape("key_cache", (8, 16, 4, 64), r"KH=2|2"),
-    shape("key_cache", (8, 0, 2, 64), r"block_size of at least 1"),
-    shape("key_cache", (8, 2, 8, 16, 8), r"num_blocks, block_size"),
-    shape("value_cache", (8, 8, 2, 64), r"16"),
-    shape("value_cache", (7, 16, 2, 64), r"8"),
-    shape("value_cache", (8, 16, 2, 32), r"64"),
-    shape("value_cache", (8, 16, 1, 64), r"2"),
-    shape("key_cache", (8, 16, 2, 64), r"num_blocks, KH=2, D/x, block_size, x", "x_split"),
-    shape("key_cache", (8, 2, 7, 16, 8), r"power of two", "x_split"),
-    shape("key_cache", (8, 2, 16, 16, 3), r"power of two", "x_split"),
-    shape("key_cache", (8, 2, 1, 16, 128), r"power of two", "x_split"),
-    shape("key_cache", (8, 2, 8, 0, 8), r"block_size of at least 1", "x_split"),
-    shape("value_cache", (8, 2, 64, 15), r"16", "x_split"),
-    shape("value_cache", (8, 2, 63, 16), r"64", "x_split"),
-    shape("value_cache", (8, 2, 4, 64, 4), r"8", "shuffled"),
-    shape("value_cache", (8, 2, 2, 64), r"16", "shuffled"),
-    shape("value_cache", (8, 2, 1, 64, 8), r"2", "shuffled"),
-]
-INDICES = [
-    index("slot_mapping", (6,), r"at most.* 5|<= 5"),
-    index("slot_mapping", (5, 1), r"\(T_slot"),
-    index("slot_mapping", (), r"\(T_slot"),
-    *(index("pos", size, r"\(T=5,?\)|\(5,\)") for size in [(3, 5), (5, 1), (1, 5), (4,), (6,), ()]),
-    *(index("offs", size, r"\(T=5,?\)|\(5,\)") for size in [(3, 5), (5, 1), (4,), (6,), ()]),
-    index("swa_slot_mapping", (4, 4), r"\(N"),
-    index("swa_slot_mapping", (), r"\(N"),
-    *(
-        dtype(argument, wrong, INTEGERS)
-        for argument in ("slot_mapping", "pos", "offs", "swa_slot_mapping")
-        for wrong in (torch.int16, torch.uint8, torch.float32, torch.bool)
-    ),
-]
-ROTATION = [
-    shape("cos_sin", (64,), r"\(P, W\)"),
-    shape("cos_sin", (256, 1, 64), r"\(P, W\)"),
-    *(shape("cos_sin", (256, width), r"64 or 128.*head size") for width in (0, 32, 65, 96, 192)),
-    dtype("cos_sin", torch.float64, TABLE),
-    dtype("cos_sin", torch.int32, TABLE),
-    option("rotary_dim", r"width 32 or 64", "cos_sin", rotary_dim=32, cos_sin_width=128),
-    *(option("rotary_dim", r"even.* 2 to.* 64", rotary_dim=value) for value in (0, -2, 31, 66, 2**40)),
-    *(
-        option("rotary_dim_offset", r"0 to", rotary_dim=64, rotary_dim_offset=value)
-        for value in (-1, 1, 2**40)
-    ),
-    option("rotary_dim_offset", r"0 to 32", rotary_dim=32, rotary_dim_offset=33, cos_sin_width=32),
-]
-DTYPES = [
-    dtype("q", torch.float64, r"float16.*bfloat16.*float32"),
-    dtype("q", torch.int32, r"float16.*bfloat16.*float32"),
-    dtype("k", torch.float16, r"bfloat16"),
-    dtype("v", torch.float32, r"bfloat16"),
-    *(
-        dtype("key_cache", wrong, r"bfloat16.*float8_e4m3fn.*float8_e5m2")
-        for wrong in (torch.float16, torch.float32, torch.int8, torch.float8_e4m3fnuz, torch.uint8)
-    ),
-    dtype("value_cache", torch.float8_e4m3fn, r"bfloat16"),
-    option("kv_cache_dtype", r"auto.*fp8_e4m3.*fp8_e5m2", kv_cache_dtype="int8"),
-    option("kv_cache_dtype", r"auto.*fp8_e4m3.*fp8_e5m2", kv_cache_dtype=""),
-    option("kv_cache_dtype", r"float8_e4m3fn.*uint8", "key_cache", TypeError, kv_cache_dtype="fp8"),
-    option("kv_cache_dtype", r"float8_e5m2.*uint8", "key_cache", TypeError, kv_cache_dtype="fp8_e5m2"),
-]
-
-
-def scale(name: str, make: Callable[[str], Any], error: type[Exception], fits: str) -> list[Bad]:
-    return [
-        Bad(f"{argument}-{name}", argument, error, fits, lambda a, n=argument: {n: make(a["q"].device)})
-        for argument in ("k_scale", "v_scale")
-    ]
-
-
-FORMS = r"\(\), \(1,\) or \(KH=2,?\)"
-SCALES = [
-    *scale("1x1", lambda device: torch.ones(1, 1, device=device), ValueError, FORMS),
-    *scale("3", lambda device: torch.ones(3, device=device), ValueError, FORMS),
-    *scale("0", lambda device: torch.ones(0, device=device), ValueError, FORMS),
-    *scale("per-q-head", lambda device: torch.ones(8, device=device), ValueError, FORMS),
-    *scale("fp64", lambda device: torch.ones((), dtype=torch.float64, device=device), TypeError, "float32"),
-    *scale("fp16", lambda device: torch.ones(1, dtype=torch.float16, device=device), TypeError, "float32"),
-    *scale("int", lambda device: torch.ones((), dtype=torch.int32, device=device), TypeError, "float32"),
-]
-OUTPUTS = [
-    shape("q_out", (5, 512), r"\(T=5, QH=8, D=64\)|\(5, 8, 64\)"),
-    shape("q_out", (6, 8, 64), r"5"),
-    shape("q_out", (5, 1, 64), r"8"),
-    shape("k_out", (5, 2, 32), r"64"),
-    shape("k_out", (4, 2, 64), r"5"),
-    shape("zeros_out", (5, 2, 64), r"8"),
-    shape("zeros_out", (5, 8, 64, 1), r"8"),
-    *(
-        Bad(f"{name}-dtype", name, TypeError, "bfloat16", lambda a, n=name, s=source: {n: a[s].float()})
-        for name, source in (("q_out", "q"), ("k_out", "k"), ("zeros_out", "q"))
-    ),
-    *(
-        Bad(f"q_out-{name}", "q_out", ValueError, r"view.*\(T, QH \* D\)", change)
-        for name, change in {
-            "transposed": lambda a: {"q_out": blank_like(a, "q", (8, 5, 64)).transpose(0, 1)},
-            "padded": lambda a: {"q_out": blank_like(a, "q", (5, 8, 80))[..., :64]},
-        }.items()
-    ),
-]  # fmt: skip
-
-
-def weight(argument: str, size: tuple[int, ...], dtype: torch.dtype = torch.bfloat16) -> Callable[..., Any]:
-    return lambda a: {argument: torch.ones(size, dtype=dtype, device=a["q"].device)}
-
-
-NORMS = [
-    *(
-        Bad(f"{name}{list(size)}", name, ValueError, r"D=64", weight(name, size))
-        for name in ("q_weight", "k_weight") for size in ((63,), (65,), (1,), (), (1, 64), (8, 64))
-    ),
-    *(
-        Bad(f"{name}-{wrong}", name, TypeError, "bfloat16 or float32", weight(name, (64,), wrong))
-        for name in ("q_weight", "k_weight") for wrong in (torch.float16, torch.float64, torch.int64)
-    ),
-    *(
-        Bad(f"eps-{eps}", "eps", ValueError, r"finite number of at least 0", lambda a, e=eps: {
-            **weight("k_weight", (64,))(a), "eps": e})
-        for eps in (-1e-6, math.inf, -math.inf, math.nan, 1e39)
-    ),
-    Bad(
-        "plus-one", "weight_plus_one", ValueError, "neither q_weight nor k_weight",
-        lambda a: {"weight_plus_one": True},
-    ),
-]  # fmt: skip
-BAD = ROWS + CACHES + INDICES + ROTATION + DTYPES + SCALES + OUTPUTS + NORMS
 
 
 def bad_arguments(bad: Bad, device: str) -> dict[str, Any]:
@@ -279,7 +58,7 @@ def test_bad_argument_on_meta_tensors(bad: Bad) -> None:
 
 TENSORS = [
     "q", "k", "v", "key_cache", "value_cache", "slot_mapping", "pos", "cos_sin", "k_scale", "v_scale", "offs",
-    "q_out", "k_out", "zeros_out", "swa_slot_mapping", "q_weight", "k_weight",
+    "q_out", "k_out", "zeros_out", "swa_slot_mapping", "q_weight", "k_weight", "q_scale",
 ]  # fmt: skip
 
 
@@ -288,6 +67,7 @@ def full_call(device: str) -> dict[str, Any]:
     case = Case(
         device, k_scale=0.5, v_scale=2.0, offs=[0] * 5, pos=[1, 2, 3, 4, 5], swa=list(range(128)),
         q_out="contiguous", k_out="contiguous", zeros_out="contiguous", norm="qk",
+        q_out_dtype=torch.float8_e5m2, q_scale=0.3,
     )  # fmt: skip
     return build(case).arguments
 
@@ -307,9 +87,9 @@ def test_tensor_on_another_device(device: str, other: str, argument: str) -> Non
 
 
 @pytest.mark.parametrize("value", [0.5, 1, True, "0.5", [0.5]], ids=str)
-@pytest.mark.parametrize("argument", ["k_scale", "v_scale"])
+@pytest.mark.parametrize("argument", ["k_scale", "v_scale", "q_scale"])
 def test_scale_that_is_no_tensor(device: str, argument: str, value: Any) -> None:
-    arguments = build(Case(device)).arguments
+    arguments = build(Case(device, q_out_dtype=torch.float8_e4m3fn)).arguments
     memory = Memory({name: tensor for name, tensor in arguments.items() if isinstance(tensor, torch.Tensor)})
     with pytest.raises((TypeError, ValueError), match=argument):
         kvrope.fused_qk_rope_reshape_and_cache(**{**arguments, argument: value})
@@ -353,27 +133,12 @@ def test_failed_allocation_is_what_it_is(device: str) -> None:
         kvrope.fused_qk_rope_reshape_and_cache(**arguments)
 
 
-LATER = {
-    "q_scale": lambda arguments: torch.ones((), device=arguments["q"].device),
-    "mrope_section": lambda arguments: [16, 8, 8],
-    "mrope_interleaved": lambda arguments: True,
-}
-
-
-@pytest.mark.parametrize("argument", LATER)
-def test_features_not_yet_supported(device: str, argument: str) -> None:
+@pytest.mark.parametrize("section", [16, "abc", [16.0, 8, 8], [None, 16, 16], [[16, 8, 8]], [2**70, 0, 0],
+                                     torch.tensor([16, 8, 8])], ids=str)  # fmt: skip
+def test_section_that_is_no_sequence_of_integers(device: str, section: Any) -> None:
     arguments = build(Case(device)).arguments
-    memory = Memory({name: tensor for name, tensor in arguments.items() if isinstance(tensor, torch.Tensor)})
-    with pytest.raises(ValueError, match=rf"{argument}: .*not yet supported"):
-        kvrope.fused_qk_rope_reshape_and_cache(**arguments, **{argument: LATER[argument](arguments)})
-    memory.compare()
-
-
-def test_fp8_query_output_is_refused(device: str) -> None:
-    arguments = build(Case(device)).arguments
-    arguments["q_out"] = torch.zeros_like(arguments["q"], dtype=torch.float8_e4m3fn)
-    with pytest.raises((TypeError, ValueError), match="q_out"):
-        kvrope.fused_qk_rope_reshape_and_cache(**arguments)
+    with pytest.raises(TypeError, match="mrope_section"):
+        kvrope.fused_qk_rope_reshape_and_cache(**arguments, mrope_section=section)
 
 
 def test_unknown_keyword_and_wrong_option_types(device: str) -> None:

@@ -45,6 +45,14 @@ MESSAGES = {
         dict(pos=[0, 1, 250, 2, 3], offs=[0, 0, 6, 0, 0]),
         r"pos\[2\] \+ offs.* is 256, expected 0 to 255",
     ),
+    "axis": (
+        dict(mrope_section=(7, 12, 13), pos=[[0, 1, 2, 3, 4], [0, 1, 300, 3, 4], [0, 1, -1, 3, 4]]),
+        r"pos\[:, 2\] is 300, expected 0 to 255",
+    ),
+    "axis by its offset": (
+        dict(mrope_section=(7, 12, 13), pos=[[0] * 5, [0] * 5, [0, 0, 250, 0, 0]], offs=[0, 0, 6, 0, 0]),
+        r"pos\[:, 2\] \+ offs.* is 256, expected 0 to 255",
+    ),
 }
 
 

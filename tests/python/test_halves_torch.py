@@ -59,6 +59,12 @@ CALLS = {
     "rope of all": lambda device: rope_call(
         Case(device, num_kv_rows=7, offs=[1, 2, 3, 4, -5], pos=[9] * 5, rotary_dim=32, rotary_dim_offset=5,
              is_neox=False, k_out="transposed")),
+    "rope with three axes": lambda device: rope_call(
+        Case(device, mrope_section=(7, 12, 13), mrope_interleaved=True, pos_layout="columns", norm="qk")),
+    "rope to fp8": lambda device: rope_call(
+        Case(device, q_out_dtype=FP8, q_scale=[0.3, 7.0], q_out="transposed", num_kv_rows=7)),
+    "rope of q to fp8": lambda device: rope_call(
+        Case(device, q_out_dtype=FP8, q_scale=0.3, mrope_section=(7, 12, 13)), has_k=False),
     "rope in place": lambda device: rope_call(
         Case(device, q_out="in_place", k_out="in_place", strides="fused_qkv")),
     "write": lambda device: write_call(Case(device)),
@@ -86,7 +92,7 @@ def operator_call(call: Call) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
 def test_opcheck(device: str, what: str) -> None:
     operator, args, keywords = operator_call(CALLS[what](device))
     tests = ["test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
-    if what not in ("write fp8", "rope in place"):  # it takes neither fp8 nor one tensor twice
+    if "fp8" not in what and what != "rope in place":  # it takes neither fp8 nor one tensor twice
         tests.append("test_schema")
     results = torch.library.opcheck(operator, args, keywords, test_utils=tests)
     assert set(results.values()) == {"SUCCESS"}, results

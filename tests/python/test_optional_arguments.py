@@ -14,6 +14,7 @@ from test_torch_citizen import OPERATOR, operator_arguments
 from without_data import converted_call, on_meta
 
 Choice = dict[str, Any]
+FP8 = torch.float8_e4m3fn
 
 CHOICES: dict[str, dict[str, Choice]] = {
     "layout": {name: dict(layout=name) for name in LAYOUTS},
@@ -31,10 +32,14 @@ CHOICES: dict[str, dict[str, Choice]] = {
     "window": {"none": {}, "int32": dict(swa=list(range(127, -1, -1))),
                "int64": dict(swa=list(range(128)), swa_dtype=torch.int64)},
     "q_out": {"omitted": {}, "given": dict(q_out="odd_offset"), "strided": dict(q_out="dim_stride_2"),
-              "in place": dict(q_out="in_place")},
+              "in place": dict(q_out="in_place"), "fp8": dict(q_out_dtype=FP8, q_scale=[0.5, 3.0]),
+              "fp8 strided": dict(q_out="dim_stride_2", q_out_dtype=torch.float8_e5m2, q_scale=0.3)},
     "k_out": {"omitted": {}, "given": dict(k_out="transposed"), "in place": dict(k_out="in_place")},
     "zeros_out": {"unwanted": {}, "allocated": dict(output_zeros=True), "given": dict(zeros_out="padded")},
     "rotary": {"whole": {}, "part": dict(rotary_dim=32, rotary_dim_offset=5)},
+    "mrope": {"none": {}, "contiguous": dict(mrope_section=(5, 7)),
+              "interleaved": dict(mrope_section=(6, 5), mrope_interleaved=True, pos_layout="columns"),
+              "one axis": dict(mrope_section=(3, 0), axes=1)},
     "rows": {"q": {}, "kv only": dict(num_kv_rows=7)},
     "style": {"neox": {}, "gptj": dict(is_neox=False, full_width=True)},
     "dtype": {"bf16": {}, "fp16": dict(dtype=torch.float16, table_dtype=torch.float16),
@@ -84,6 +89,10 @@ def call_of(row: Row, device: str) -> Call:
     options: Choice = {}
     for name, choice in row.items():
         options.update(CHOICES[name][choice])
+    if (first := options.get("mrope_section")) is not None:
+        options["mrope_section"] = (*first, options.get("rotary_dim", 64) // 2 - sum(first))
+        pos = options["pos"]
+        options["pos"] = pos if options.get("axes") == 1 else [pos, pos[::-1], sorted(pos)]
     if options.get("slots") is None and options.get("num_kv_rows"):
         options["num_slots"] = 6
     return build(Case(device, **options))
@@ -130,7 +139,8 @@ def test_opcheck(device: str, row: Row) -> None:
     tests = ["test_autograd_registration", "test_faketensor"]
     if device == "cuda" or ROWS.index(row) % 3 == 0:  # it takes most of the time
         tests.append("test_aot_dispatch_dynamic")
-    if row["cache"] in ("own", "bytes") and "in place" not in (row["q_out"], row["k_out"]):
+    takes_schema = row["cache"] in ("own", "bytes") and "fp8" not in row["q_out"]
+    if takes_schema and "in place" not in (row["q_out"], row["k_out"]):
         tests.append("test_schema")
     results = torch.library.opcheck(OPERATOR, args, keywords, test_utils=tests)
     assert set(results.values()) == {"SUCCESS"}, results

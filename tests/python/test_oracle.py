@@ -54,6 +54,43 @@ def test_oracle_agrees_for_norms(norm: str, plus_one: bool) -> None:
             verify(case, lambda wrong=wrong, **arguments: HONEST(**{**arguments, **wrong}))
 
 
+MROPE = {
+    "contiguous": dict(mrope_section=(5, 8, 3)),
+    "interleaved": dict(mrope_section=(6, 4, 6), mrope_interleaved=True),
+    "two axes": dict(mrope_section=(7, 0, 9)),
+}
+
+
+@pytest.mark.parametrize("is_neox", [True, False])
+@pytest.mark.parametrize("full_width", [True, False])
+@pytest.mark.parametrize("what", MROPE)
+def test_oracle_agrees_for_mrope(what: str, full_width: bool, is_neox: bool) -> None:
+    style = dict(rotary_dim=32, rotary_dim_offset=7, is_neox=is_neox, full_width=full_width)
+    case = Case(**MROPE[what], **style, num_kv_rows=7, offs=[1, 0, -3, 2, 0], table_rows=300, pos=[
+        [1, 2, 3, 4, 5], [9, 8, 7, 6, 5], [250, 99, 50, 0, 5]])  # fmt: skip
+    verify(case, HONEST)
+    section, is_interleaved = MROPE[what]["mrope_section"], what == "interleaved"
+    shifted = (section[0] + 1, section[1] - 1, section[2]) if section[1] else (section[0] - 1, 1, section[2])
+    for wrong in (dict(mrope_section=shifted), dict(mrope_interleaved=not is_interleaved)):
+        with pytest.raises(AssertionError, match="q_out"):
+            verify(case, lambda wrong=wrong, **arguments: HONEST(**{**arguments, **wrong}))
+    for order in ([1, 0, 2], [0, 2, 1], [2, 1, 0]):
+        with pytest.raises(AssertionError, match="q_out"):
+            verify(case, lambda order=order, **a: HONEST(**{**a, "pos": a["pos"][order]}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_oracle_agrees_for_fp8_queries(dtype: torch.dtype) -> None:
+    case = dict(q_out_dtype=dtype, rotary_dim=32, norm="q", q_out="odd_offset")
+    verify(Case(**case), HONEST)
+    verify(Case(q_scale=0.3, **case), HONEST)
+    call = build(Case(q_scale=[0.3, 7.0], **case))
+    verify(call.copy(), HONEST)
+    for wrong in (None, call.arguments["q_scale"][:1], call.arguments["q_scale"].flip(0)):
+        with pytest.raises(AssertionError, match="q_out"):
+            verify(call.copy(), lambda wrong=wrong, **a: HONEST(**{**a, "q_scale": wrong}))
+
+
 def test_oracle_agrees_for_padding_and_window() -> None:
     verify(Case(slots=[3, -1, 20, 4], swa=[-1, 7, 9, 40, -1] + [90] * 20, num_kv_rows=7), HONEST)
 

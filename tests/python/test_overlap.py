@@ -129,7 +129,9 @@ def test_two_outputs_in_one_place(device: str, a: str, b: str) -> None:
     memory.compare()
 
 
-@pytest.mark.parametrize("name", ["slot_mapping", "pos", "cos_sin", "k_scale", "offs", "swa_slot_mapping"])
+@pytest.mark.parametrize(
+    "name", ["slot_mapping", "pos", "cos_sin", "k_scale", "offs", "swa_slot_mapping", "q_scale"]
+)
 @pytest.mark.parametrize("output", ["zeros_out", "key_cache"])
 def test_output_over_indices_table_or_scale(device: str, output: str, name: str) -> None:
     """The bytes are shared although the dtypes differ."""
@@ -141,6 +143,8 @@ def test_output_over_indices_table_or_scale(device: str, output: str, name: str)
         table_rows=5,
         swa=list(range(128)),
         num_blocks=8,
+        q_scale=0.3,
+        q_out_dtype=torch.float8_e4m3fn,
     )
     tensor = call.arguments[name]
     whole = call.arguments[output].flatten()
@@ -150,6 +154,26 @@ def test_output_over_indices_table_or_scale(device: str, output: str, name: str)
     strides = torch.empty(tensor.shape, device="meta").stride()
     call.arguments[name] = shared.set_(call.arguments[output].untyped_storage(), start, tensor.shape, strides)
     check_refused(call, output, name)
+
+
+@pytest.mark.parametrize("strides", [(512, 64, 1), (1024, 128, 2)])
+@pytest.mark.parametrize("fp8", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_fp8_q_out_over_q(device: str, fp8: torch.dtype, strides: tuple[int, ...]) -> None:
+    """In place needs one dtype: codes beside or between the bytes of q would be read as values."""
+    call = build(Case(device))
+    q = call.arguments["q"] = call.arguments["q"].clone()
+    call.arguments["q_out"] = q.view(fp8).as_strided(q.shape, strides)
+    check_refused(call, "q_out", "q")
+
+
+def test_fp8_q_out_beside_q_is_allowed(device: str) -> None:
+    """Codes in the pad columns of q's own rows."""
+    call = build(Case(device))
+    padded = torch.zeros((5, 8 * 64 + 256), dtype=torch.bfloat16, device=device)
+    padded[:, :512] = call.arguments["q"].flatten(1)
+    call.arguments["q"] = padded[:, :512].unflatten(1, (8, 64))
+    call.arguments["q_out"] = padded[:, 512:].view(torch.float8_e4m3fn).unflatten(1, (8, 64))
+    check_allowed(call)
 
 
 def test_q_out_over_the_key_cache(device: str) -> None:

@@ -77,7 +77,9 @@ def test_rows_do_not_depend_on_each_other(case: Case, data: st.DataObject) -> No
         one = apart.copy()
         one.arguments.update({name: apart.arguments[name] for name in ("key_cache", "value_cache")})
         one.arguments.update({name: call.arguments[name][rows] for name in ("k", "v")})
-        one.arguments.update({name: call.arguments[name][tokens] for name in ("q", "pos")})
+        one.arguments.update(q=call.arguments["q"][tokens], pos=call.arguments["pos"][..., tokens])
+        if case.q_out_dtype is not None:
+            one.arguments["q_out"] = torch.empty_like(one.arguments["q"], dtype=case.q_out_dtype)
         one.arguments["slot_mapping"] = call.arguments["slot_mapping"][row : min(row + 1, num_slots)]
         if call.arguments["offs"] is not None:
             one.arguments["offs"] = call.arguments["offs"][tokens]

@@ -7,7 +7,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from cuda_calls import run_script
+from cuda_calls import CALLS, FAULTS, run_script
 from runner import SHAPES, regress
 
 SCHEMA = json.loads((SHAPES / "case_file.schema.json").read_text())
@@ -291,7 +291,7 @@ def test_a_captured_call_is_recorded_by_its_shape(tmp_path: Path, cuda: str) -> 
     """
     record(path, script)
     is_captured = ["captured" in case["tags"] for case in cases_in(path)]
-    assert is_captured.count(True) == is_captured.count(False) == 7
+    assert is_captured.count(True) == is_captured.count(False) == len(CALLS)
     assert_passes(path, "cuda")
 
 
@@ -328,6 +328,6 @@ def test_a_faulting_call_is_recorded_as_one(tmp_path: Path, cuda: str) -> None:
     """
     record(path, script)
     cases = cases_in(path)
-    assert len(cases) == 3 and all("expect" in case for case in cases)
+    assert len(cases) == len(FAULTS) and all("expect" in case for case in cases)
     assert_passes(path, "cuda")
     assert_passes(path, "cpu")

@@ -57,6 +57,9 @@ OPCHECKED = {
     "fp8 bytes": dict(cache_dtype=torch.uint8, kv_cache_dtype="fp8_e5m2", k_scale=0.25),
     "fp8": dict(cache_dtype=torch.float8_e4m3fn, v_scale=0.25),
     "norm": dict(norm="qk", weight_plus_one=True, eps=0.01),
+    "mrope": dict(mrope_section=(7, 12, 13), pos_layout="columns"),
+    "interleaved": dict(mrope_section=(3, 5, 8), mrope_interleaved=True, rotary_dim=32, offs=[0] * 5),
+    "fp8 queries": dict(q_out_dtype=torch.float8_e4m3fn, q_scale=[0.3, 7.0], norm="q"),
     "norm of k": dict(norm="k", weight_dtype=torch.float32, strides="fused_qkv"),
 }  # fmt: skip
 
