@@ -178,8 +178,8 @@ class Checker {
   }
 
   void check_positions() {
-    if (args_.mrope_section && args_.pos.defined() && args_.pos.dim() == 2) {
-      Size axes{"3", kNumAxes};
+    if (args_.mrope_section && args_.pos.defined() && args_.pos.dim() != 1) {
+      Size axes{"axes", kNumAxes};
       match_.shape("pos", args_.pos, {&axes, &s_.T});
       match_.dtype("pos", args_.pos, {at::kInt, at::kLong});
     } else {

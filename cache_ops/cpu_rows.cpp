@@ -167,7 +167,7 @@ void store_query_as_asked(const RopeCacheParams& p, int64_t token, int head, con
 // Zero is one in every type.
 template <typename T>
 void clear_query(const RopeCacheParams& p, int64_t token, int head) {
-  if (size_of(p.q_out_dtype) == 1) {
+  if (is_fp8(p.q_out_dtype)) {
     fill_head(uint8_t{0}, p.q_out.dim_stride, p.head_size, head_of<uint8_t>(p.q_out, token, head));
   } else {
     fill_head(from_float<T>(0.0f), p.q_out.dim_stride, p.head_size, head_of<T>(p.q_out, token, head));

@@ -162,7 +162,6 @@ RopeCacheParams make_params(const FusedArguments& args, Operation operation) {
   p.has_cache = writes_cache(operation);
   p.cache_dtype = p.has_cache ? cache_dtype_of(args) : p.dtype;
   p.is_neox = args.is_neox;
-  p.q_out_dtype = p.dtype;
   p.match_unfused = args.match_unfused || operation == Operation::reshape_and_cache;
   if (rotates(operation)) add_rotation(args, p);
   p.num_kv_rows = p.num_tokens;

@@ -117,7 +117,7 @@ bool is_normed(const RopeCacheParams& p) {
 }
 
 bool has_extensions(const RopeCacheParams& p) {
-  return is_normed(p) || p.pos_axis_stride != 0 || p.q_out_dtype != p.dtype;
+  return is_normed(p) || p.pos_axis_stride != 0 || is_fp8(p.q_out_dtype);
 }
 
 bool has_plain_form(const RopeCacheParams& p) {

@@ -33,6 +33,10 @@ KVROPE_HOST_DEVICE constexpr int size_of(DType dtype) {
   return dtype == DType::fp32 ? 4 : dtype == DType::fp16 || dtype == DType::bf16 ? 2 : 1;
 }
 
+KVROPE_HOST_DEVICE constexpr bool is_fp8(DType dtype) {
+  return dtype == DType::fp8_e4m3 || dtype == DType::fp8_e5m2;
+}
+
 template <typename T>
 struct DTypeOf;
 template <>

@@ -53,7 +53,8 @@ bool fits(const RopeCacheParams& p, int width) {
   if (p.rotary_dim % (2 * width) != 0 || p.rotary_dim_offset % width != 0) return false;
   if (p.head_size % width != 0 || p.v_head_size % width != 0) return false;
   for (const HeadRows* rows : {&p.q, &p.q_out, &p.zeros_out, &p.k, &p.k_out, &p.v}) {
-    if (!fits(*rows, rows == &p.q_out ? p.q_out_dtype : p.dtype, width)) return false;
+    if (!fits(*rows, rows == &p.q_out && is_fp8(p.q_out_dtype) ? p.q_out_dtype : p.dtype, width))
+      return false;
   }
   if (!fits(p.cos_sin, width)) return false;
   // A part of a norm's sum is a vector of each half of a head (rms_norm.cuh).

@@ -84,7 +84,7 @@ __device__ __forceinline__ bool has_axes(const Params& p) {
 
 template <typename Params>
 __device__ __forceinline__ bool has_fp8_queries(const Params& p) {
-  return !kIsPlain<Params> && p.q_out_dtype != p.dtype;
+  return !kIsPlain<Params> && is_fp8(p.q_out_dtype);
 }
 
 template <typename Params>

@@ -94,7 +94,7 @@ struct BasicRopeCacheParams {
   float norm_eps;
   Index pos_axis_stride;  // from one row of pos (3, T) to the next; 0: one position for all axes
   bool weight_plus_one;   // heads are multiplied by 1 + weight
-  DType q_out_dtype;      // dtype, or one of fp8: cast(x * (1 / q_scale))
+  DType q_out_dtype;      // one of fp8: cast(x * (1 / q_scale)); anything else: as q
   ScaleArray q_scale;     // () or (KH,)
   FrequencyAxes axes;     // (R/2,)
 };

@@ -208,38 +208,38 @@ const ErrorCase kMropeErrors[] = {
     {"two_sections",
      Error::value,
      "mrope_section",
-     {"three sizes of at least 0 with sum rotary_dim / 2 = 8", "got (4, 4)"},
+     {"three sizes of at least 0 with sum rotary_dim / 2 = 4", "got (2, 2)"},
      [](Args& a) {
-       a.mrope_section = std::vector<int64_t>{4, 4};
+       a.mrope_section = std::vector<int64_t>{2, 2};
      }},
     {"section_sum",
      Error::value,
      "mrope_section",
-     {"= 8, got (2, 1, 1)"},
+     {"= 4, got (2, 1, 2)"},
      [](Args& a) {
-       a.mrope_section = std::vector<int64_t>{2, 1, 1};
+       a.mrope_section = std::vector<int64_t>{2, 1, 2};
      }},
     {"section_sum_of_rotary_dim",
      Error::value,
      "mrope_section",
-     {"= 4, got (4, 2, 2)"},
+     {"= 2, got (2, 1, 1)"},
      [](Args& a) {
-       a.rotary_dim = 8, a.cos_sin = like(a.cos_sin, {32, 8});
-       a.mrope_section = std::vector<int64_t>{4, 2, 2};
+       a.rotary_dim = 4, a.cos_sin = like(a.cos_sin, {32, 4});
+       a.mrope_section = std::vector<int64_t>{2, 1, 1};
      }},
     {"negative_section",
      Error::value,
      "mrope_section",
-     {"got (10, -1, -1)"},
+     {"got (6, -1, -1)"},
      [](Args& a) {
-       a.mrope_section = std::vector<int64_t>{10, -1, -1};
+       a.mrope_section = std::vector<int64_t>{6, -1, -1};
      }},
     {"section_beyond_64_bits",
      Error::value,
      "mrope_section",
-     {"= 8"},
+     {"= 4"},
      [](Args& a) {
-       a.mrope_section = std::vector<int64_t>{INT64_MAX, INT64_MAX, 10};
+       a.mrope_section = std::vector<int64_t>{INT64_MAX, INT64_MAX, 6};
      }},
     {"interleaved_without_section",
      Error::value,
@@ -256,17 +256,17 @@ const ErrorCase kMropeErrors[] = {
     {"two_rows_of_pos",
      Error::value,
      "pos",
-     {"(3, T=5)", "got (2, 5)"},
+     {"(axes=3, T=5)", "got (2, 5)"},
      [](Args& a) {
-       a.mrope_section = std::vector<int64_t>{4, 2, 2};
+       a.mrope_section = std::vector<int64_t>{2, 1, 1};
        a.pos = a.pos.expand({2, 5});
      }},
     {"pos_of_too_few_tokens",
      Error::value,
      "pos",
-     {"(3, T=5)", "got (3, 4)"},
+     {"(axes=3, T=5)", "got (3, 4)"},
      [](Args& a) {
-       a.mrope_section = std::vector<int64_t>{4, 2, 2};
+       a.mrope_section = std::vector<int64_t>{2, 1, 1};
        a.pos = a.pos.narrow(0, 0, 4).expand({3, 4});
      }},
 };
@@ -298,13 +298,13 @@ const ErrorCase kQueryScaleErrors[] = {
     {"q_out_dtype",
      Error::type,
      "q_out",
-     {"bfloat16, float8_e4m3fn or float8_e5m2", "uint8"},
+     {"bfloat16 or float8_e4m3fn or float8_e5m2", "uint8"},
      [](Args& a) { a.q_out = at::zeros_like(a.q).to(at::kByte); }},
     {"q_out_on_q",
      Error::value,
      "q_out",
      {"memory of its own or exactly that of q"},
-     [](Args& a) { a.q_out = a.q.view(at::kFloat8_e4m3fn).slice(2, 0, 16); }},
+     [](Args& a) { a.q_out = a.q.view(at::kFloat8_e4m3fn).slice(2, 0, c10::nullopt, 2); }},
 };
 
 const ErrorCase kNormErrors[] = {

@@ -133,14 +133,14 @@ TEST(HalvesThatDoNotFit, AreNamed) {
       {"rope: k: expected a tensor on cpu like q, got meta", [](auto& a) { a.k = a.k->to(at::kMeta); }},
       {"rope: k_weight: expected none, since there is no k, got one",
        [](auto& a) { a.k_weight = at::ones({16}, a.q.options()), a.k.reset(), a.k_out.reset(); }},
-      {"rope: q_scale: expected none, since q_out is float32", [](auto& a) { a.q_scale = at::ones({}); }},
+      {"rope: q_scale: expected none, since q_out is bfloat16", [](auto& a) { a.q_scale = at::ones({}); }},
       {"rope: q_scale: expected shape () or (1,), without k, got (2,)",
        [](auto& a) {
          a.k.reset(), a.k_out.reset();
          a.q_out = at::empty(a.q.sizes(), at::kFloat8_e4m3fn), a.q_scale = at::ones({2});
        }},
-      {"rope: mrope_section: expected three sizes of at least 0 with sum rotary_dim / 2 = 8, got (8,)",
-       [](auto& a) { a.mrope_section = std::vector<int64_t>{8}; }},
+      {"rope: mrope_section: expected three sizes of at least 0 with sum rotary_dim / 2 = 4, got (4,)",
+       [](auto& a) { a.mrope_section = std::vector<int64_t>{4}; }},
   };
   for (const auto& bad : bad_rope) {
     RopeArguments half = rope_half(args);
