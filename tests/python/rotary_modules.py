@@ -1,5 +1,5 @@
-"""transformers' own modules of a model in tests/shapes/models.json, from the config fields there: what rotates,
-and what norms the heads before."""
+"""transformers' own modules of a model in tests/shapes/models.json, from the config fields there: what rotates
+heads, and what norms them before."""
 
 import importlib
 import inspect

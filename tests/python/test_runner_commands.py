@@ -236,6 +236,7 @@ def test_junit(tmp_path):
 def test_dump(tmp_path):
     case = MISMATCH | {"id": "../a b", "num_tokens": 3, "v_head_dim": 16, "kv_cache_dtype": "fp8_e4m3"}
     case["scales"] = {"k": 0.5}
+    case["mrope"] = {"section": [8, 12, 12]}
     cases = write_cases(tmp_path / "cases.json", GOOD, case)
     assert regress("run", cases, "--dump", tmp_path / "dump" / "here").returncode == 1
     (folder,) = (tmp_path / "dump" / "here").iterdir()
@@ -252,6 +253,7 @@ def test_dump(tmp_path):
     numpy.testing.assert_allclose(got, want, rtol=2**-8)
     assert not numpy.array_equal(got, want)
     assert tensors["slots.npy"].tolist() == [0, 1, 2]
+    assert tensors["pos.npy"].shape == (3, 3) and tensors["pos.npy"][0].tolist() == [3, 4, 5]
     numpy.testing.assert_allclose(tensors["key_cache_want.npy"], 2 * tensors["k_out_want.npy"])
     numpy.testing.assert_array_equal(tensors["value_cache_want.npy"], tensors["v.npy"])
     assert tensors["memory_key_cache_before.npy"].dtype == numpy.uint8

@@ -38,6 +38,7 @@ bool has_axes(const CaseSpec& spec) {
 
 bool fits_q_scale(const CaseSpec& spec, const CallData& data) {
   if (!data.q_scale) return true;
+  if (spec.q_heads % spec.kv_heads != 0) return false;
   auto count = static_cast<int64_t>(data.q_scale->size());
   return spec.q_out_dtype.has_value() && (count == 1 || count == spec.kv_heads);
 }
