@@ -36,28 +36,36 @@ __device__ __forceinline__ bool has_fp8_queries(const Params& p) {
 template <typename Params>
 constexpr Presence kMaybeExtended = kIsPlain<Params> ? Presence::never : Presence::maybe;
 
-// Calls serve_rows with the presence of a norm, of axes, and of anything else. Extended calls have code for
-// each combination of the first two. Calls that are not of the plain form have code that knows of extensions
-// and code that does not and has the registers for itself; those with long vectors have no registers for
-// extensions (launch_plan.cpp gives them short ones).
-template <typename Params, bool kHasShortVectors, typename Rows>
-__device__ __forceinline__ void with_extensions(bool is_normed, bool has_axes, bool has_more,
-                                                const Rows& serve_rows) {
-  constexpr PresenceOf<Presence::never> never;
-  constexpr PresenceOf<Presence::always> always;
-  constexpr PresenceOf<Presence::maybe> maybe;
-  if constexpr (kIsPlain<Params>) {
-    serve_rows(never, never, never);
-  } else if constexpr (kHasPlainForm<Params>) {
-    if (is_normed) {
-      has_axes ? serve_rows(always, always, maybe) : serve_rows(always, never, maybe);
-    } else {
-      has_axes ? serve_rows(never, always, maybe) : serve_rows(never, never, maybe);
-    }
-  } else if constexpr (kHasShortVectors) {
-    is_normed || has_axes || has_more ? serve_rows(maybe, maybe, maybe) : serve_rows(never, never, never);
+// Calls `serve` with always or never for each extension.
+template <typename Serve>
+__device__ __forceinline__ void with_certainty(const Serve& serve) {
+  serve();
+}
+
+template <typename Serve, typename... Flags>
+__device__ __forceinline__ void with_certainty(const Serve& serve, bool is_asked_for, Flags... others) {
+  if (is_asked_for) {
+    with_certainty([&](auto... rest) { serve(PresenceOf<Presence::always>(), rest...); }, others...);
   } else {
-    serve_rows(never, never, never);
+    with_certainty([&](auto... rest) { serve(PresenceOf<Presence::never>(), rest...); }, others...);
+  }
+}
+
+// Calls `serve` with the presence of each extension. Extended calls have code for each combination. Calls
+// that are not of the plain form have code that knows of all extensions and code that knows of none and has
+// the registers for itself; those with long vectors have no registers for extensions (launch_plan.cpp gives
+// them short ones).
+template <typename Params, bool kHasShortVectors, typename Serve, typename... Flags>
+__device__ __forceinline__ void with_extensions(const Serve& serve, Flags... is_asked_for) {
+  if constexpr (kHasPlainForm<Params> && !kIsPlain<Params>) {
+    with_certainty(serve, is_asked_for...);
+  } else {
+    if constexpr (kHasShortVectors && !kIsPlain<Params>) {
+      if ((is_asked_for || ...)) {
+        return serve((static_cast<void>(is_asked_for), PresenceOf<Presence::maybe>())...);
+      }
+    }
+    serve((static_cast<void>(is_asked_for), PresenceOf<Presence::never>())...);
   }
 }
 

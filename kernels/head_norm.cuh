@@ -9,7 +9,7 @@
 
 namespace kvrope {
 
-// Weights of kVec head dimensions as they stand in memory, in WeightT. Whoever asks for them waits for them.
+// Weights of kVec head dimensions as they stand in memory, at most 4. Whoever asks for them waits for them.
 // The stride is 1 wherever kVec > 1.
 template <typename T, int kVec>
 class PendingWeights {
@@ -19,46 +19,35 @@ class PendingWeights {
   template <typename Index>
   __device__ __forceinline__ PendingWeights(const BasicNormWeight<Index>& weight, int dim) {
     const int64_t at = kVec == 1 ? product(static_cast<Index>(dim), weight.stride) : dim;
-    weight.is_fp32 ? load(static_cast<const float*>(weight.data) + at)
-                   : load(static_cast<const T*>(weight.data) + at);
+    if (weight.is_fp32) {
+      keep(load_vec<kVec>(static_cast<const float*>(weight.data) + at));
+    } else {
+      keep(load_vec<kVec>(static_cast<const T*>(weight.data) + at));
+    }
   }
 
   __device__ __forceinline__ void widen(bool is_fp32, float (&values)[kVec]) const {
-    is_fp32 ? widen_as<float>(values) : widen_as<T>(values);
+    is_fp32 ? kvrope::widen(kept<float>(), values) : kvrope::widen(kept<T>(), values);
   }
 
  private:
-  // At most 16 bytes at once.
   template <typename WeightT>
-  static constexpr int kChunk = kVec * sizeof(WeightT) <= 16 ? kVec : 16 / static_cast<int>(sizeof(WeightT));
-
-  template <typename WeightT>
-  __device__ __forceinline__ void load(const WeightT* from) {
-    using Chunk = Vec<WeightT, kChunk<WeightT>>;
+  __device__ __forceinline__ void keep(const Vec<WeightT, kVec>& weights) {
 #pragma unroll
-    for (int i = 0; i < kVec / kChunk<WeightT>; ++i) {
-      const Chunk chunk = load_vec<kChunk<WeightT>>(from + i * kChunk<WeightT>);
-#pragma unroll
-      for (int j = 0; j < Chunk::kWords; ++j) words_[i * Chunk::kWords + j] = chunk.words[j];
-    }
+    for (int i = 0; i < Vec<WeightT, kVec>::kWords; ++i) words_[i] = weights.words[i];
   }
 
   template <typename WeightT>
-  __device__ __forceinline__ void widen_as(float (&values)[kVec]) const {
-    using Chunk = Vec<WeightT, kChunk<WeightT>>;
+  __device__ __forceinline__ Vec<WeightT, kVec> kept() const {
+    Vec<WeightT, kVec> weights;
 #pragma unroll
-    for (int i = 0; i < kVec / kChunk<WeightT>; ++i) {
-      Chunk chunk;
-#pragma unroll
-      for (int j = 0; j < Chunk::kWords; ++j) {
-        chunk.words[j] = static_cast<typename Chunk::Word>(words_[i * Chunk::kWords + j]);
-      }
-#pragma unroll
-      for (int j = 0; j < kChunk<WeightT>; ++j) values[i * kChunk<WeightT> + j] = to_float(chunk.at(j));
+    for (int i = 0; i < Vec<WeightT, kVec>::kWords; ++i) {
+      weights.words[i] = static_cast<typename Vec<WeightT, kVec>::Word>(words_[i]);
     }
+    return weights;
   }
 
-  uint32_t words_[kVec];  // of fp32; the first half of them of 16-bit weights
+  uint32_t words_[kVec];  // all of them for fp32, half of them for 16-bit weights
 };
 
 // The squares of a slice that is the threads' part of the sum: pairs (i, i + D/2).
@@ -97,10 +86,20 @@ class HeadNorm {
                                                     int slice) const {
     const float part = has_slice ? part_of_sum(head, dim_stride, x, slice) : 0.0f;
     const float sum = sum_over_row<!kHasPlainForm<Params>>(plan_, part);
+    int lo = dims_.lo;
+#ifdef __CUDA_ARCH__
+    if (!kHoldsWeights) asm volatile("" : "+r"(lo));  // or the compiler holds addresses for all heads
+#endif
     const float factor = norm_factor(sum, p_.inverse_head_size, p_.norm_eps);
     SliceValues<kVec> values = widen(x);
-    multiply(values.lo, factor, kHoldsWeights ? lo_ : PendingWeights<T, kVec>(weight_, dims_.lo));
-    multiply(values.hi, factor, kHoldsWeights ? hi_ : PendingWeights<T, kVec>(weight_, dims_.hi));
+    if constexpr (kHoldsWeights) {
+      multiply_by_held(values.lo, factor, lo_);
+      multiply_by_held(values.hi, factor, hi_);
+    } else if (weight_.is_fp32) {
+      multiply_by_loaded<float>(values, factor, lo);
+    } else {
+      multiply_by_loaded<T>(values, factor, lo);
+    }
     return values;
   }
 
@@ -108,6 +107,7 @@ class HeadNorm {
   // Of long vectors, and of calls that ask for more, the registers are needed elsewhere: their weights are
   // loaded from the cache for each head.
   static constexpr bool kHoldsWeights = kNorm == Presence::always && kVec <= 4;
+  using Held = PendingWeights<T, kHoldsWeights ? kVec : 1>;
 
   // The slice of a head that is rotated in part is another than the thread's part of the sum, which is read
   // besides.
@@ -118,12 +118,33 @@ class HeadNorm {
     return sum_of_squares(widen(load_slice<T, kVec>(head, dim_stride, part)));
   }
 
-  __device__ __forceinline__ void multiply(float (&x)[kVec], float factor,
-                                           const PendingWeights<T, kVec>& pending) const {
+  __device__ __forceinline__ void multiply_by_held(float (&x)[kVec], float factor, const Held& held) const {
     float weights[kVec];
-    pending.widen(weight_.is_fp32, weights);
+    held.widen(weight_.is_fp32, weights);
 #pragma unroll
     for (int j = 0; j < kVec; ++j) x[j] = normed(x[j], factor, norm_weight(weights[j], p_.weight_plus_one));
+  }
+
+  template <typename WeightT>
+  __device__ __forceinline__ void multiply_by_loaded(SliceValues<kVec>& x, float factor, int lo) const {
+    multiply_by_loaded<WeightT>(x.lo, factor, lo);
+    multiply_by_loaded<WeightT>(x.hi, factor, lo + dims_.hi - dims_.lo);
+  }
+
+  // At most 16 bytes of weights at once. Their stride is 1 wherever kVec > 1.
+  template <typename WeightT>
+  __device__ __forceinline__ void multiply_by_loaded(float (&x)[kVec], float factor, int dim) const {
+    constexpr int kChunk = kVec * sizeof(WeightT) <= 16 ? kVec : 16 / static_cast<int>(sizeof(WeightT));
+    const WeightT* from = static_cast<const WeightT*>(weight_.data) +
+                          (kVec == 1 ? product(static_cast<IndexOf<Params>>(dim), weight_.stride) : dim);
+#pragma unroll
+    for (int first = 0; first < kVec; first += kChunk) {
+      const Vec<WeightT, kChunk> chunk = load_vec<kChunk>(from + first);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) {
+        x[first + j] = normed(x[first + j], factor, norm_weight(to_float(chunk.at(j)), p_.weight_plus_one));
+      }
+    }
   }
 
   const Params& p_;
@@ -131,7 +152,7 @@ class HeadNorm {
   const Weight& weight_;
   const SliceDims& dims_;
   bool is_given_;
-  PendingWeights<T, kVec> lo_, hi_;
+  Held lo_, hi_;
 };
 
 }  // namespace kvrope

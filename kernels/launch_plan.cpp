@@ -8,10 +8,11 @@ namespace kvrope {
 namespace {
 
 // Measured on an H200. Few rows are a matter of latency: one row a thread, and many thin threads for the
-// fewest. Many rows are a matter of bandwidth: two rows a thread, and four from kManyRows on.
+// fewest. Many rows are a matter of bandwidth: two rows a thread, and four from kManyRows on, or eight of
+// extended calls, in small blocks.
 constexpr int kThinRows = 128, kThinBytesPerVector = kShortVectorBytes, kThreadsOfThin = 256;
 constexpr int kFewRows = 256;
-constexpr int kManyRows = 2048, kThreads = 128, kThreadsOfManySplit = 64;
+constexpr int kManyRows = 2048, kThreads = 128, kThinThreads = 64;
 constexpr int kMaxRowsAtOnce = 64;       // blockDim.z
 constexpr int kMaxBlocksOfRows = 16000;  // grid.y has 65535, for q, k and v
 
@@ -84,9 +85,9 @@ void divide_rows(int heads, int rows_wanted, int* blocks, int* rows_per_block) {
   *rows_per_block = heads > 0 ? ceil_div(heads, *blocks) : 0;
 }
 
-int threads_per_block(int64_t num_rows, bool is_split) {
+int threads_per_block(int64_t num_rows, bool is_split_or_extended) {
   if (num_rows <= kThinRows) return kThreadsOfThin;
-  return num_rows >= kManyRows && is_split ? kThreadsOfManySplit : kThreads;
+  return num_rows >= kManyRows && is_split_or_extended ? kThinThreads : kThreads;
 }
 
 int slices_of_row(const RopeCacheParams& p, int vector_width) {
@@ -113,14 +114,17 @@ void plan_rows(const RopeCacheParams& p, LaunchPlan& plan) {
   plan.threads_per_row = slices_of_row(p, plan.vector_width);
   // A power of two, so that watchers have warps of their own, and for the sum of a norm (row_sum.cuh).
   if (plan.keeps_last_of_slot || is_normed(p)) plan.threads_per_row = power_of_two_from(plan.threads_per_row);
-  const int rows = std::max(plan.keeps_last_of_slot ? 2 : 1,
-                            threads_per_block(p.num_kv_rows, is_split) / plan.threads_per_row);
+  const int rows =
+      std::max(plan.keeps_last_of_slot ? 2 : 1,
+               threads_per_block(p.num_kv_rows, is_split || plan.is_extended) / plan.threads_per_row);
   const bool fits_warp = !is_normed(p) || 2 * plan.threads_per_row <= kWarp;
   const bool has_pairs = rows > 1 && p.num_kv_rows > kFewRows && fits_warp;
-  plan.tokens_per_block = has_pairs && (is_split || (is_many && p.num_kv_heads < rows)) ? 2 : 1;
+  plan.tokens_per_block =
+      has_pairs && (is_split || (is_many && (plan.is_extended || p.num_kv_heads < rows))) ? 2 : 1;
   plan.rows_at_once = std::min(rows / plan.tokens_per_block, kMaxRowsAtOnce);
   plan.kv_rows_at_once = plan.keeps_last_of_slot ? plan.rows_at_once / 2 : plan.rows_at_once;
-  const int rows_per_thread = p.num_kv_rows <= kFewRows ? 1 : is_many ? 4 : 2;
+  const int rows_of_many = plan.is_extended ? 8 : 4;
+  const int rows_per_thread = p.num_kv_rows <= kFewRows ? 1 : is_many ? rows_of_many : 2;
   divide_rows(p.num_q_heads, plan.rows_at_once * rows_per_thread, &plan.q_blocks, &plan.rows_per_q_block);
   divide_rows(p.num_kv_heads, plan.kv_rows_at_once * rows_per_thread, &plan.kv_blocks,
               &plan.rows_per_kv_block);
@@ -152,9 +156,9 @@ LaunchPlan plan_launch(const RopeCacheParams& p) {
   plan.vector_width = vector_width_for(p);
   plan.use_pdl = true;
   plan.keeps_last_of_slot = p.has_cache && p.num_kv_rows <= kFewRows && p.slot_mapping.size > 1;
+  plan.is_extended = is_extended_with(p, plan.vector_width);
   plan_rows(p, plan);
   plan.is_plain = plan.vector_width > 1 && has_plain_form(p) && !has_extensions(p);
-  plan.is_extended = is_extended_with(p, plan.vector_width);
   plan.values_are_apart = p.has_cache && !p.value_cache.layout.has_contiguous_dims(2);
   plan.values_are_tiled = plan.values_are_apart && p.num_kv_rows > kFewRows;
   if (plan.values_are_tiled) plan_tiles(p, plan);

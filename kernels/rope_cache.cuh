@@ -210,7 +210,7 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
   }
 }
 
-template <typename T, typename CacheT, int kVec, typename Params, typename Index>
+template <typename T, typename CacheT, int kVec, Presence kAxes, typename Params, typename Index>
 __device__ __forceinline__ void value_rows(const Params& p, const LaunchPlan& plan,
                                            const RowWork<Index>& work) {
   const SliceDims dims = dims_of_value_slice<kVec>(p, work.slice);
@@ -220,7 +220,7 @@ __device__ __forceinline__ void value_rows(const Params& p, const LaunchPlan& pl
   wait_for_earlier_kernels();
   HeadSlice<T, kVec> x;
   if (has_work) x = load_slice<T, kVec>(from, p.v.dim_stride, dims);
-  const PendingKvRow<Params> row(p, work.token);
+  const PendingKvRow<Params, kAxes> row(p, work.token);
   const PendingScale<T, CacheT, Params> pending_scale(p.v_scale, work.head, has_work);
   const bool sees_one = sees_later_row(p, plan, work.token, row.pending_slot());
 
@@ -243,7 +243,7 @@ __device__ __forceinline__ void value_rows(const Params& p, const LaunchPlan& pl
 // Few rows whose values lie apart in the cache: a thread moves single elements, and lanes go along head
 // dimensions. Sectors that are written in part take L2 a while each, and the fewer lines a warp writes the
 // better.
-template <typename T, typename CacheT, int kVec, typename Params, typename Index>
+template <typename T, typename CacheT, int kVec, Presence kAxes, typename Params, typename Index>
 __device__ __forceinline__ void value_elements(const Params& p, const LaunchPlan& plan,
                                                const RowWork<Index>& work) {
   constexpr int kElements = 2 * kVec;  // of each thread of a row, which together hold a head
@@ -260,7 +260,7 @@ __device__ __forceinline__ void value_elements(const Params& p, const LaunchPlan
   wait_for_earlier_kernels();
   T x[kElements];
   if (has_work) load(x);
-  const PendingKvRow<Params> row(p, work.token);
+  const PendingKvRow<Params, kAxes> row(p, work.token);
   const PendingScale<T, CacheT, Params> pending_scale(p.v_scale, work.head, has_work);
   const bool sees_one = sees_later_row(p, plan, work.token, row.pending_slot());
 
@@ -299,33 +299,31 @@ __global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)
   if (block < plan.q_blocks) {
     const RowWork<Index> rows =
         rows_of_thread<Index>(plan, block, plan.rows_per_q_block, plan.rows_at_once, p.num_q_heads);
-    with_extensions<Params, kHasShortVectors>(p.q_weight.data != nullptr, p.pos_axis_stride != 0,
-                                              is_fp8(p.q_out_dtype), [&](auto norm, auto axes, auto fp8) {
-                                                query_rows<T, kVec, kIsNeox, norm(), axes(), fp8()>(p, plan,
-                                                                                                    rows);
-                                              });
-    return;
+    return with_extensions<Params, kHasShortVectors>(
+        [&](auto norm, auto axes, auto fp8) {
+          query_rows<T, kVec, kIsNeox, norm(), axes(), fp8()>(p, plan, rows);
+        },
+        p.q_weight.data != nullptr, p.pos_axis_stride != 0, is_fp8(p.q_out_dtype));
   }
   block -= plan.q_blocks;
   const auto rows_of_kv = [&] {
     return rows_of_thread<Index>(plan, block, plan.rows_per_kv_block, plan.kv_rows_at_once, p.num_kv_heads);
   };
   if (block < plan.kv_blocks) {
-    const RowWork<Index> rows = rows_of_kv();
-    with_extensions<Params, kHasShortVectors>(
-        p.k_weight.data != nullptr, p.pos_axis_stride != 0, false, [&](auto norm, auto axes, auto) {
-          key_rows<T, CacheT, kVec, kIsNeox, norm(), axes()>(p, plan, rows);
-        });
-    return;
+    return with_extensions<Params, kHasShortVectors>(
+        [&](auto norm, auto axes) {
+          key_rows<T, CacheT, kVec, kIsNeox, norm(), axes()>(p, plan, rows_of_kv());
+        },
+        p.k_weight.data != nullptr, p.pos_axis_stride != 0);
   }
   block -= plan.kv_blocks;
-  if (plan.values_are_tiled) {
-    value_tile<T, CacheT, kVec>(p, plan, block);
-  } else if (plan.values_are_apart) {
-    value_elements<T, CacheT, kVec>(p, plan, rows_of_kv());
-  } else {
-    value_rows<T, CacheT, kVec>(p, plan, rows_of_kv());
-  }
+  if (plan.values_are_tiled) return value_tile<T, CacheT, kVec>(p, plan, block);
+  with_extensions<Params, kHasShortVectors>(
+      [&](auto axes) {
+        plan.values_are_apart ? value_elements<T, CacheT, kVec, axes()>(p, plan, rows_of_kv())
+                              : value_rows<T, CacheT, kVec, axes()>(p, plan, rows_of_kv());
+      },
+      p.pos_axis_stride != 0);
 }
 
 }  // namespace kvrope
