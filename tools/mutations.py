@@ -67,14 +67,9 @@ MUTATIONS = [
     ),
     # --- norm
     Mutation(
-        "mean over one dim more", "cpu", "kernels/rms_norm.cuh",
-        "1.0f / static_cast<float>(head_size)",
-        "1.0f / static_cast<float>(head_size + 1)",
-    ),
-    Mutation(
-        "mean over one dim more", "gpu", "kernels/rms_norm.cuh",
-        "__frcp_rn(static_cast<float>(head_size))",
-        "__frcp_rn(static_cast<float>(head_size + 1))",
+        "mean over one dim more", "cpu", "cache_ops/make_params.cpp",
+        "1.0f / static_cast<float>(args.q.size(2))",
+        "1.0f / static_cast<float>(args.q.size(2) + 1)",
     ),
     Mutation(
         "weight without its one", "both", "kernels/rms_norm.cuh",
@@ -98,8 +93,8 @@ MUTATIONS = [
     ),
     Mutation(
         "KV-only rows normed", "device", "kernels/rope_cache.cuh",
-        "p.k_weight.data != nullptr && is_token(p, work.token)",
-        "p.k_weight.data != nullptr",
+        "is_present<kNorm>(p.k_weight.data != nullptr) && is_token(p, work.token)",
+        "is_present<kNorm>(p.k_weight.data != nullptr)",
     ),
     Mutation(
         "weights of 16 bits read as fp32", "device", "kernels/head_norm.cuh",
@@ -159,12 +154,12 @@ MUTATIONS = [
     ),
     Mutation(
         "axis of the next frequency", "device", "kernels/rotate_slice.cuh",
-        "const uint32_t axes = p.axes.from(frequency);",
-        "const uint32_t axes = p.axes.from(frequency) >> FrequencyAxes::kBits;",
+        "axes_of_lo_ = p.axes.from(kIsNeox ? lo_ : lo_ / 2);",
+        "axes_of_lo_ = p.axes.from(kIsNeox ? lo_ : lo_ / 2) >> FrequencyAxes::kBits;",
     ),
     Mutation(
         "axis of the element, not of the pair", "device", "kernels/rotate_slice.cuh",
-        "(kIsInPairs ? j / 2 : j)",
+        "(j / kPerFrequency)",
         "j",
     ),
     Mutation(
@@ -179,7 +174,7 @@ MUTATIONS = [
         "head % p.num_kv_heads;",
     ),
     Mutation(
-        "q_scale of the query head", "device", "kernels/fp8_queries.cuh",
+        "q_scale of the query head", "device", "kernels/query_output.cuh",
         "static_cast<unsigned>(head) / heads_per_group *",
         "static_cast<unsigned>(head) % static_cast<unsigned>(p.num_kv_heads) / heads_per_group *",
     ),
@@ -189,14 +184,14 @@ MUTATIONS = [
         "convert_head(ScaleArray{}, kv_head,",
     ),
     Mutation(
-        "q_scale ignored", "device", "kernels/fp8_queries.cuh",
+        "q_scale ignored", "device", "kernels/query_output.cuh",
         "if (p.q_scale.data == nullptr) return 1.0f;",
         "if (p.q_scale.data == nullptr || p.q_out_dtype == DType::fp8_e4m3) return 1.0f;",
     ),
     Mutation(
-        "q_scale of the first of a thread's heads", "device", "kernels/rope_cache.cuh",
-        "if (kIsExtended && has_fp8_queries(p)) scale = query_scale(p, head);",
-        "if (kIsExtended && has_fp8_queries(p) && p.num_q_heads == 1) scale = query_scale(p, head);",
+        "q_scale of the first of a thread's heads", "device", "kernels/query_output.cuh",
+        "scale_ = query_scale(p_, head);",
+        "if (p_.num_q_heads == 1) scale_ = query_scale(p_, head);",
     ),
     Mutation(
         "q_scale of K", "cpu", "cache_ops/cpu_rows.cpp",
@@ -209,9 +204,9 @@ MUTATIONS = [
         "for (int d = 0; d < size; ++d) to[d] = from_float<ToT>(scale.apply(to_float(x.stored[d])));",
     ),
     Mutation(
-        "other fp8 of queries", "device", "kernels/fp8_queries.cuh",
-        "if (p.q_out_dtype == DType::fp8_e4m3) {",
-        "if (p.q_out_dtype != DType::fp8_e4m3) {",
+        "other fp8 of queries", "device", "kernels/query_output.cuh",
+        "if (p_.q_out_dtype == DType::fp8_e4m3) {",
+        "if (p_.q_out_dtype != DType::fp8_e4m3) {",
     ),
     # --- positions and slots
     Mutation(
