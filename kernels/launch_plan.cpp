@@ -95,7 +95,8 @@ int slices_of_row(const RopeCacheParams& p, int vector_width) {
 }
 
 bool is_extended_with(const RopeCacheParams& p, int width) {
-  return width > 1 && has_plain_form(p) && has_extensions(p) && slices_of_row(p, width) <= kWarp;
+  return width * size_of(p.dtype) >= kShortVectorBytes && p.dtype != DType::fp32 && p.is_neox &&
+         has_plain_form(p) && has_extensions(p) && slices_of_row(p, width) <= kWarp;
 }
 
 // Few rows get short vectors. Calls with extensions get long ones in the plain form alone (plain_call.cuh),

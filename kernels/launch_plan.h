@@ -13,6 +13,7 @@ constexpr int kTileTokens = 16;  // as many as fill 16 bytes of fp8
 struct LaunchPlan {
   int vector_width;  // elements a thread moves at once: a power of two, at most 16 bytes of dtype
   bool is_plain;     // plain_call.cuh
+  bool is_extended;  // extensions.cuh
   bool use_pdl;
   bool keeps_last_of_slot;  // few rows: of those with one slot the last is kept (last_of_slot.cuh)
   bool values_are_apart;    // head dimensions of the value cache are not neighbours
@@ -27,7 +28,6 @@ struct LaunchPlan {
 
   // Where values are apart and rows many, tiles serve v (value_tile.cuh).
   bool values_are_tiled;
-  bool is_extended;  // plain_call.cuh
   bool stores_runs;  // neighbouring slots of one head dimension may be stored as 16 bytes
   int tile_blocks;   // grid.y of the tiles
   int tile_pitch;    // elements of the cache between rows of a tile in shared memory

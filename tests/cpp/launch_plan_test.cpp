@@ -478,12 +478,16 @@ TEST(PlanLaunch, NormedCalls) {
     EXPECT_EQ(plan.threads_per_row, threads);
   };
   expect(plan_of(5, [](auto&) {}), true, 4, 16);
-  expect(plan_of(5000, [](auto&) {}), true, 8, 8);
+  const LaunchPlan many = plan_of(5000, [](auto&) {});
+  expect(many, true, 8, 8);
+  EXPECT_EQ(many.num_threads(), 64);
+  EXPECT_EQ(many.tokens_per_block, 2);
   expect(plan_of(5000, [](auto& p) { p.match_unfused = true; }), false, 4, 16);
   expect(plan_of(5, [&](auto& p) { resize(p, 512); }), true, 8, 32);
   expect(plan_of(5000, [&](auto& p) { resize(p, 96); }), true, 8, 8);
   const auto use_fp32 = [](RopeCacheParams& p) { p.dtype = p.cache_dtype = DType::fp32; };
-  expect(plan_of(5000, use_fp32), true, 4, 16);
+  expect(plan_of(5000, use_fp32), false, 2, 32);
+  expect(plan_of(5000, [](auto& p) { p.is_neox = false; }), false, 4, 16);
   expect(plan_of(5000, [&](auto& p) { use_fp32(p), resize(p, 512); }), false, 2, 128);
 }
 
