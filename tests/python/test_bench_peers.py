@@ -13,10 +13,11 @@ from runner import ROOT, SHAPES, regress, runner
 sys.path.insert(0, str(ROOT / "tools"))
 from bench.peer_call import Call, Wanted  # noqa: E402
 from bench.peer_cases import Case, read_cases  # noqa: E402
-from bench.peer import Absent  # noqa: E402
-from bench.peers import Kvrope, load_file, make_peers  # noqa: E402
+from bench.peer import Absent, Peer, Unsupported  # noqa: E402
+from bench.peers import Flashinfer, Kvrope, KvropeHalves, SameSignature, Sglang, Vllm  # noqa: E402
+from bench.peers import load_file, make_peers  # noqa: E402
 from bench.timed_calls import plan_calls  # noqa: E402
-from bench.torch_peers import Eager  # noqa: E402
+from bench.torch_peers import Compiled, Eager  # noqa: E402
 
 
 def peers(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -31,14 +32,19 @@ def case(**keys: object) -> Case:
 # --- Case files
 
 
+def run_bench(out: Path, *arguments: object) -> dict:
+    """Results of the runner's bench by name."""
+    command = ("bench", SHAPES / "bench.json", "--device", "cpu", "--l2", "warm", "--json", out)
+    result = regress(*command, *arguments, OMP_NUM_THREADS="1")
+    assert result.returncode == 0, result.stdout + result.stderr
+    return {result["name"]: result for result in json.loads(out.read_text())["results"]}
+
+
 @pytest.fixture(scope="module")
 def measured_by_runner(tmp_path_factory: pytest.TempPathFactory) -> dict:
     """Result of each shipped case of 64 tokens, by name."""
     out = tmp_path_factory.mktemp("bench") / "out.json"
-    chosen = ("--device", "cpu", "--rounds", 10, "--filter", "*num_tokens=64", "--l2", "warm")
-    result = regress("bench", SHAPES / "bench.json", *chosen, "--json", out, OMP_NUM_THREADS="1")
-    assert result.returncode == 0, result.stdout + result.stderr
-    return {result["name"]: result for result in json.loads(out.read_text())["results"]}
+    return run_bench(out, "--rounds", 10, "--filter", "*num_tokens=64")
 
 
 def test_names_are_those_of_the_runner(measured_by_runner: dict) -> None:
@@ -83,7 +89,11 @@ def test_layers_and_sweeps(tmp_path: Path) -> None:
     [
         ({}, ""),
         ({"layout": "x_split", "kv_cache_dtype": "fp8_e4m3", "scales": {"k": 2, "v": 0.5}}, ""),
-        ({"norm": {"q": True}}, "norm"),
+        ({"norm": {"q": True, "plus_one": False}, "mrope": {"section": [8, 12, 12]}}, ""),
+        ({"q_out_dtype": "fp8_e4m3", "scales": {"q": 2}, "mrope": {"interleaved": True}}, ""),
+        ({"norm": {"weight_dtype": "fp16"}}, 'norm.weight_dtype = "fp16"'),
+        ({"scales": {"q": [1, 2]}}, "scales.q = [1, 2]"),
+        ({"match_unfused": True}, "match_unfused"),
         ({"dtype": "fp32"}, 'dtype = "fp32"'),
         ({"slots": {"padding": 0.5, "pattern": "blocks"}}, "slots.padding"),
         ({"positions": {"offsets": {"value": 3}}}, "positions.offsets"),
@@ -108,17 +118,133 @@ VARIANTS = [
     {"kv_cache_dtype": "fp8_e4m3", "scales": {"k": 0.5, "v": 2}},
     {"slots": {"pattern": "random", "dtype": "int32"}},
 ]
+RANDOM = {"positions": {"pattern": "random"}}
+MROPE = {"mrope": {"section": [8, 12, 12]}, **RANDOM}
+INTERLEAVED = {"mrope": {"section": [12, 10, 10], "interleaved": True}, **RANDOM}
+FP8_QUERIES = {"q_out_dtype": "fp8_e4m3", "scales": {"q": 0.5}}
+EVERYTHING = {"norm": {}, **INTERLEAVED, **FP8_QUERIES}
+EXTENDED = [
+    {"norm": {}},
+    {"norm": {"k": False, "weight_dtype": "fp32"}, "rotary_dim": 32},
+    {"norm": {"q": False, "plus_one": True, "eps": 0.5}, "style": "gptj", "dtype": "fp16"},
+    MROPE,
+    {"mrope": {"section": [0, 0, 32]}, "style": "gptj"},
+    {"mrope": {"section": [4, 6, 6], "interleaved": True}, "rotary_dim": 32, "positions": {"dtype": "int32"}},
+    FP8_QUERIES,
+    {"q_out_dtype": "fp8_e5m2", "rotary_dim": 32, "scales": {"q": 3}},
+    EVERYTHING,
+    {**EVERYTHING, "kv_cache_dtype": "fp8_e4m3", "scales": {"k": 0.5, "v": 2, "q": 0.25}},
+]
 
 
-@pytest.mark.parametrize("peer", [Kvrope, Eager], ids=lambda peer: peer.name)
+def complaints(call: Call, peer: Peer, change: Callable[[Call], None] = lambda call: None) -> str:
+    """What the check says of a peer; `change` is to the call alone, when what is wanted is settled."""
+    wanted = Wanted(call)
+    wanted.restore(call)
+    change(call)
+    peer.bind(call)()
+    return "; ".join(wanted.complaints(call, in_place=False, loose=False))
+
+
+@pytest.mark.parametrize("peer", [Kvrope, KvropeHalves, Eager], ids=lambda peer: peer.name)
 @pytest.mark.parametrize("keys", VARIANTS, ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_right_results_pass(peer: type, keys: dict, layout: str, device: str) -> None:
-    call = Call(case(layout=layout, **keys), device)
+    assert complaints(Call(case(layout=layout, **keys), device), peer()) == ""
+
+
+@pytest.mark.parametrize("peer", [Kvrope, KvropeHalves, Eager], ids=lambda peer: peer.name)
+@pytest.mark.parametrize("keys", EXTENDED, ids=str)
+def test_right_results_of_extensions_pass(peer: type, keys: dict, device: str) -> None:
+    assert complaints(Call(case(**keys), device), peer()) == ""
+
+
+def test_compiled_extensions_pass(device: str) -> None:
+    tokens = 1 if device == "cpu" else 9  # of several, torch 2.11 writes C++ that does not compile
+    assert complaints(Call(case(**{**EVERYTHING, "num_tokens": tokens}), device), Compiled()) == ""
+
+
+def replaced(**values: object) -> Callable[[Call], None]:
+    return lambda call: vars(call).update(values)
+
+
+def with_height_for_width(call: Call) -> None:
+    call.positions = call.positions[[0, 2, 1]]
+
+
+def with_time_alone(call: Call) -> None:
+    call.positions = call.positions[0].expand(3, -1).contiguous()
+
+
+def with_swapped_weights(call: Call) -> None:
+    call.q_weight, call.k_weight = call.k_weight, call.q_weight
+
+
+def with_reciprocal_scale(call: Call) -> None:
+    call.q_scale = 1 / call.q_scale
+
+
+@pytest.mark.parametrize("peer", [Kvrope, KvropeHalves, Eager], ids=lambda peer: peer.name)
+@pytest.mark.parametrize(
+    "keys, change, tensors",
+    [
+        (MROPE, with_time_alone, "q_out k_out key_cache"),
+        (MROPE, with_height_for_width, "q_out k_out key_cache"),
+        (MROPE, replaced(mrope_section=(8, 13, 11)), "q_out k_out key_cache"),
+        (MROPE, replaced(mrope_interleaved=True), "q_out k_out key_cache"),
+        (INTERLEAVED, with_height_for_width, "q_out k_out key_cache"),
+        (INTERLEAVED, replaced(mrope_section=(12, 11, 9)), "q_out k_out key_cache"),
+        (INTERLEAVED, replaced(mrope_interleaved=False), "q_out k_out key_cache"),
+        (FP8_QUERIES, replaced(q_scale=None), "q_out"),
+        (FP8_QUERIES, with_reciprocal_scale, "q_out"),
+        ({"norm": {}}, replaced(q_weight=None), "q_out"),
+        ({"norm": {}}, replaced(k_weight=None), "k_out key_cache"),
+        ({"norm": {}}, with_swapped_weights, "q_out k_out key_cache"),
+        ({"norm": {}}, replaced(weight_plus_one=True), "q_out k_out key_cache"),
+        ({"norm": {}}, replaced(eps=0.1), "q_out k_out key_cache"),
+        ({"norm": {"plus_one": True}}, replaced(weight_plus_one=False), "q_out k_out key_cache"),
+        (EVERYTHING, with_time_alone, "q_out k_out key_cache"),
+        (EVERYTHING, with_height_for_width, "q_out k_out key_cache"),
+        (EVERYTHING, replaced(q_weight=None), "q_out"),
+        (EVERYTHING, with_swapped_weights, "q_out k_out key_cache"),
+        (EVERYTHING, replaced(q_scale=None), "q_out"),
+    ],
+)
+def test_wrong_extensions_are_found(peer: type, keys: dict, change: Callable, tensors: str) -> None:
+    found = complaints(Call(case(**keys), "cpu"), peer(), change)
+    assert [part.split(":")[0] for part in found.split("; ")] == tensors.split(), found
+
+
+@pytest.mark.parametrize("weight", ["q_weight", "k_weight"])
+def test_a_weight_of_ones_is_found(weight: str) -> None:
+    def change(call: Call) -> None:
+        getattr(call, weight).fill_(1)
+
+    out = weight.replace("weight", "out")
+    assert f"{out}: " in complaints(Call(case(norm={}), "cpu"), Kvrope(), change)
+
+
+def test_queries_rounded_twice_are_found() -> None:
+    call = Call(case(num_tokens=200, **FP8_QUERIES), "cpu")
     wanted = Wanted(call)
     wanted.restore(call)
-    peer().bind(call)()
-    assert wanted.complaints(call, in_place=False, loose=False) == []
+    Kvrope().bind(call)()
+    call.q_out.copy_((wanted.q_out.to(torch.float8_e5m2)).to(call.q_out_dtype))
+    assert "q_out: " in "; ".join(wanted.complaints(call, in_place=False, loose=False))
+
+
+@pytest.mark.parametrize(
+    "keys, reason",
+    [
+        ({"norm": {"k": False}}, "norms of q and k"),
+        (MROPE, "positions of three axes"),
+        (FP8_QUERIES, "fp8 queries"),
+    ],
+)
+@pytest.mark.parametrize("peer", [SameSignature, Sglang, Flashinfer, Vllm])
+def test_others_refuse_extensions(peer: type, keys: dict, reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        peer.__new__(peer).bind(Call(case(**keys), "cpu"))  # without its package
 
 
 def one_element(tensor: Callable[[Call], torch.Tensor]) -> Callable[[Call], None]:
@@ -179,6 +305,23 @@ def test_bytes_are_those_of_the_runner(measured_by_runner: dict) -> None:
     assert compared > 10
 
 
+def test_bytes_of_extensions_are_those_of_the_runner(tmp_path: Path) -> None:
+    """Of one token, which takes a row of the table on each axis, wherever it is."""
+    measured = run_bench(tmp_path / "out.json", "--rounds", 10, "--filter", "variant/*num_tokens=1")
+    cases = [c for c in read_cases(str(SHAPES / "bench.json")) if c.name in measured]
+    assert {"norm", "mrope", "fp8-queries"} <= {tag for c in cases for tag in c.tags}
+    for c in cases:
+        assert c.unsupported() == ""
+        assert Call(c, "cpu").bytes().describe() == measured[c.name]["bytes"], c.name
+
+
+def test_table_bytes_are_those_of_each_axis() -> None:
+    call = Call(case(mrope={"section": [2, 10, 20]}), "cpu")
+    call.positions = torch.tensor([[5] * 9, [0, 1, 2] * 3, list(range(9))])
+    rows = 1 * 2 + 3 * 10 + 9 * 20  # rows of the table, by the frequencies that are taken of each
+    assert call.bytes().indices == rows * 2 * 4 + 9 * 8 + 27 * 8
+
+
 def test_groups_are_those_of_the_runner() -> None:
     mega = 1_000_000
     assert plan_calls("warm", mega, mega, 10**12) == (1, 20)
@@ -192,7 +335,8 @@ def test_groups_are_those_of_the_runner() -> None:
 
 def test_absent_peers_have_a_reason() -> None:
     found, absent = make_peers(None, None)
-    assert {"kvrope", "torch eager", "torch compiled"} <= {peer.name for peer in found}
+    measured = {"kvrope", "kvrope rope + cache", "torch eager", "torch compiled"}
+    assert measured <= {peer.name for peer in found}
     assert absent["triton"] == "no --seed-kernel is given"
     with pytest.raises(Absent, match="^/absent.py is no file$"):
         load_file("triton", "/absent.py")
@@ -214,6 +358,7 @@ def test_command_writes_the_result_format(tmp_path: Path) -> None:
                 "cases": [
                     {"id": "one", "num_tokens": 1, "tags": ["warm", "flushed"]},
                     {"id": "normed", "num_tokens": 1, "norm": {}},
+                    {"id": "in-place", "num_tokens": 1, "inputs": {"in_place": True}},
                 ],
             }
         )
@@ -229,20 +374,24 @@ def test_command_writes_the_result_format(tmp_path: Path) -> None:
         "--json",
         out,
         "--peers",
-        "kvrope,triton,torch eager,sglang",
+        "kvrope,kvrope rope + cache,triton,torch eager,sglang",
     )
     assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[-1] == "1 passed, 0 failed, 1 skipped"
-    assert "skipped normed: not supported here: norm" in result.stdout
+    assert result.stdout.splitlines()[-1] == "2 passed, 0 failed, 1 skipped"
+    assert "skipped in-place: not supported here: inputs.in_place" in result.stdout
     assert "absent: flashinfer: not among --peers" in result.stderr
     document = json.loads(out.read_text())
     warm = document["results"][0]
     assert (warm["name"], warm["l2"], warm["num_tokens"]) == ("one", "warm", 1)
     assert (
-        set(warm["times"]) == {"kvrope", "torch eager", "memcpy"}
+        set(warm["times"]) == {"kvrope", "kvrope rope + cache", "torch eager", "memcpy"}
         and len(warm["times"]["kvrope"]["rounds"]) == 3
     )
+    assert set(warm["ratios"]) == {"kvrope rope + cache", "torch eager", "memcpy"}
     assert warm["absent"]["triton"] == "ValueError: not today"
+    normed = next(result for result in document["results"] if result["name"] == "normed")
+    assert "kvrope rope + cache" in normed["times"]
+    assert normed["absent"]["triton"] == "has no call for norms of q and k"
     assert warm["host"]["add_"] > 0 and warm["host_microseconds"] == warm["host"]["kvrope"]
     compared = regress("compare", out, out)
     assert compared.returncode == 0 and " one, warm, kvrope: " in compared.stdout, compared.stderr
@@ -264,7 +413,8 @@ def test_command_on_cuda(tmp_path: Path, cuda: str) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     results = json.loads(out.read_text())["results"]
     assert [result["l2"] for result in results] == ["warm", "flushed", "rotating"]
-    expected = {"kvrope", "kvrope without PDL", "torch eager", "torch compiled", "copy", "memcpy", "chain"}
+    ours = {name + pdl for name in ("kvrope", "kvrope rope + cache") for pdl in ("", " without PDL")}
+    expected = {*ours, "torch eager", "torch compiled", "copy", "memcpy", "chain"}
     for result in results:
         assert expected <= set(result["times"]), result["absent"]
         assert all(0 < value["microseconds"] < 10000 for value in result["times"].values())

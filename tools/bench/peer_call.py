@@ -176,7 +176,7 @@ class Call:
         axes = self.axes()
         elements = sum(
             positions.unique().numel() * int((axes == axis).sum()) * 2
-            for axis, positions in enumerate(self.positions.view(-1, self.tokens))
+            for axis, positions in enumerate(torch.atleast_2d(self.positions))
         )
         return elements * self.table.itemsize
 
@@ -236,7 +236,7 @@ def normed(call: Call, x: torch.Tensor, weight: Optional[torch.Tensor]) -> torch
 
 def rotated(call: Call, x: torch.Tensor) -> torch.Tensor:
     """In double precision."""
-    rows = call.positions.long().view(-1, call.tokens)[call.axes()].mT  # of each token and frequency
+    rows = torch.atleast_2d(call.positions.long())[call.axes()].mT  # of each token and frequency
     columns = torch.arange(rows.shape[1], device=rows.device)
     cos, sin = (call.table[rows, columns + start].double()[:, None] for start in (0, rows.shape[1]))
     part, rest = x.double().split([call.rotary_dim, call.head_dim - call.rotary_dim], dim=-1)
