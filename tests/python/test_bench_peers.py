@@ -1,22 +1,20 @@
-"""tools/bench_peers.py: case files, checks of wrong results, result format, absent peers."""
+"""tools/bench_peers.py: case files, bytes, result format, absent peers."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Callable
 
 import pytest
 import torch
 from runner import ROOT, SHAPES, regress, runner
 
 sys.path.insert(0, str(ROOT / "tools"))
-from bench.peer_call import Call, Wanted  # noqa: E402
+from bench.peer_call import Call  # noqa: E402
 from bench.peer_cases import Case, read_cases  # noqa: E402
-from bench.peer import Absent  # noqa: E402
-from bench.peers import Kvrope, load_file, make_peers  # noqa: E402
+from bench.peer import Absent, Unsupported  # noqa: E402
+from bench.peers import Flashinfer, SameSignature, Sglang, Vllm, load_file, make_peers  # noqa: E402
 from bench.timed_calls import plan_calls  # noqa: E402
-from bench.torch_peers import Eager  # noqa: E402
 
 
 def peers(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -31,14 +29,19 @@ def case(**keys: object) -> Case:
 # --- Case files
 
 
+def run_bench(out: Path, *arguments: object) -> dict:
+    """Results of the runner's bench by name."""
+    command = ("bench", SHAPES / "bench.json", "--device", "cpu", "--l2", "warm", "--json", out)
+    result = regress(*command, *arguments, OMP_NUM_THREADS="1")
+    assert result.returncode == 0, result.stdout + result.stderr
+    return {result["name"]: result for result in json.loads(out.read_text())["results"]}
+
+
 @pytest.fixture(scope="module")
 def measured_by_runner(tmp_path_factory: pytest.TempPathFactory) -> dict:
     """Result of each shipped case of 64 tokens, by name."""
     out = tmp_path_factory.mktemp("bench") / "out.json"
-    chosen = ("--device", "cpu", "--rounds", 10, "--filter", "*num_tokens=64", "--l2", "warm")
-    result = regress("bench", SHAPES / "bench.json", *chosen, "--json", out, OMP_NUM_THREADS="1")
-    assert result.returncode == 0, result.stdout + result.stderr
-    return {result["name"]: result for result in json.loads(out.read_text())["results"]}
+    return run_bench(out, "--rounds", 10, "--filter", "*num_tokens=64")
 
 
 def test_names_are_those_of_the_runner(measured_by_runner: dict) -> None:
@@ -83,7 +86,11 @@ def test_layers_and_sweeps(tmp_path: Path) -> None:
     [
         ({}, ""),
         ({"layout": "x_split", "kv_cache_dtype": "fp8_e4m3", "scales": {"k": 2, "v": 0.5}}, ""),
-        ({"norm": {"q": True}}, "norm"),
+        ({"norm": {"q": True, "plus_one": False}, "mrope": {"section": [8, 12, 12]}}, ""),
+        ({"q_out_dtype": "fp8_e4m3", "scales": {"q": 2}, "mrope": {"interleaved": True}}, ""),
+        ({"norm": {"weight_dtype": "fp16"}}, 'norm.weight_dtype = "fp16"'),
+        ({"scales": {"q": [1, 2]}}, "scales.q = [1, 2]"),
+        ({"match_unfused": True}, "match_unfused"),
         ({"dtype": "fp32"}, 'dtype = "fp32"'),
         ({"slots": {"padding": 0.5, "pattern": "blocks"}}, "slots.padding"),
         ({"positions": {"offsets": {"value": 3}}}, "positions.offsets"),
@@ -95,75 +102,7 @@ def test_unsupported_keys_are_named(keys: dict, unsupported: str) -> None:
     assert case(**keys).unsupported() == unsupported
 
 
-# --- Calls and their check
-
-
-LAYOUTS = ("flash_nhd", "flash_hnd", "packed_kv", "x_split", "x_split_shuffle")
-VARIANTS = [
-    {},
-    {"style": "gptj"},
-    {"rotary_dim": 32},
-    {"rotary_dim": 32, "style": "gptj"},
-    {"dtype": "fp16"},
-    {"kv_cache_dtype": "fp8_e4m3", "scales": {"k": 0.5, "v": 2}},
-    {"slots": {"pattern": "random", "dtype": "int32"}},
-]
-
-
-@pytest.mark.parametrize("peer", [Kvrope, Eager], ids=lambda peer: peer.name)
-@pytest.mark.parametrize("keys", VARIANTS, ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_right_results_pass(peer: type, keys: dict, layout: str, device: str) -> None:
-    call = Call(case(layout=layout, **keys), device)
-    wanted = Wanted(call)
-    wanted.restore(call)
-    peer().bind(call)()
-    assert wanted.complaints(call, in_place=False, loose=False) == []
-
-
-def one_element(tensor: Callable[[Call], torch.Tensor]) -> Callable[[Call], None]:
-    def change(call: Call) -> None:
-        tensor(call)[3, 1, 5] *= 1.1
-
-    return change
-
-
-def stray_slot(call: Call) -> None:
-    unused = set(range(call.num_blocks * call.block_size)) - set(call.slots.tolist())
-    slot = unused.pop()
-    call.key_cache[slot // call.block_size, slot % call.block_size] = 0
-
-
-def swapped_slots(call: Call) -> None:
-    call.value_cache[:] = call.value_cache.roll(1, dims=1)
-
-
-@pytest.mark.parametrize(
-    "fault, complaint",
-    [
-        (one_element(lambda call: call.q_out), "q_out: 1 of "),
-        (one_element(lambda call: call.k_out), "k_out: 1 of "),
-        (lambda call: call.k_out.fill_(float("nan")), "k_out: 1152 of 1152"),
-        (stray_slot, "key_cache: 10 slots have changed, 9 were to"),
-        (swapped_slots, "value_cache: "),
-    ],
-)
-def test_wrong_results_are_found(fault: Callable[[Call], None], complaint: str) -> None:
-    call = Call(case(), "cpu")
-    wanted = Wanted(call)
-    wanted.restore(call)
-    Kvrope().bind(call)()
-    fault(call)
-    assert complaint in "; ".join(wanted.complaints(call, in_place=False, loose=False))
-
-
-def test_a_call_that_does_nothing_is_found() -> None:
-    call = Call(case(), "cpu")
-    wanted = Wanted(call)
-    Kvrope().bind(call)()  # the outputs hold the right values already
-    wanted.restore(call)
-    assert len(wanted.complaints(call, in_place=False, loose=False)) == 4
-    assert len(wanted.complaints(call, in_place=True, loose=False)) == 4
+# --- Bytes and groups of calls
 
 
 def test_bytes_are_those_of_the_runner(measured_by_runner: dict) -> None:
@@ -179,6 +118,23 @@ def test_bytes_are_those_of_the_runner(measured_by_runner: dict) -> None:
     assert compared > 10
 
 
+def test_bytes_of_extensions_are_those_of_the_runner(tmp_path: Path) -> None:
+    """Of one token, which takes a row of the table on each axis, wherever it is."""
+    measured = run_bench(tmp_path / "out.json", "--rounds", 10, "--filter", "variant/*num_tokens=1")
+    cases = [c for c in read_cases(str(SHAPES / "bench.json")) if c.name in measured]
+    assert {"norm", "mrope", "fp8-queries"} <= {tag for c in cases for tag in c.tags}
+    for c in cases:
+        assert c.unsupported() == ""
+        assert Call(c, "cpu").bytes().describe() == measured[c.name]["bytes"], c.name
+
+
+def test_table_bytes_are_those_of_each_axis() -> None:
+    call = Call(case(mrope={"section": [2, 10, 20]}), "cpu")
+    call.positions = torch.tensor([[5] * 9, [0, 1, 2] * 3, list(range(9))])
+    rows = 1 * 2 + 3 * 10 + 9 * 20  # rows of the table, by the frequencies that are taken of each
+    assert call.bytes().indices == rows * 2 * 4 + 9 * 8 + 27 * 8
+
+
 def test_groups_are_those_of_the_runner() -> None:
     mega = 1_000_000
     assert plan_calls("warm", mega, mega, 10**12) == (1, 20)
@@ -192,12 +148,27 @@ def test_groups_are_those_of_the_runner() -> None:
 
 def test_absent_peers_have_a_reason() -> None:
     found, absent = make_peers(None, None)
-    assert {"kvrope", "torch eager", "torch compiled"} <= {peer.name for peer in found}
+    measured = {"kvrope", "kvrope rope + cache", "torch eager", "torch compiled"}
+    assert measured <= {peer.name for peer in found}
     assert absent["triton"] == "no --seed-kernel is given"
     with pytest.raises(Absent, match="^/absent.py is no file$"):
         load_file("triton", "/absent.py")
     with pytest.raises(Absent, match="has no attribute 'fused_qk_rope_reshape_and_cache'"):
         load_file("triton", str(ROOT / "tools" / "plot.py"))
+
+
+@pytest.mark.parametrize(
+    "keys, reason",
+    [
+        ({"norm": {"k": False}}, "norms of q and k"),
+        ({"mrope": {"section": [8, 12, 12]}}, "positions of three axes"),
+        ({"q_out_dtype": "fp8_e4m3", "scales": {"q": 0.5}}, "fp8 queries"),
+    ],
+)
+@pytest.mark.parametrize("peer", [SameSignature, Sglang, Flashinfer, Vllm])
+def test_others_refuse_extensions(peer: type, keys: dict, reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        peer.__new__(peer).bind(Call(case(**keys), "cpu"))  # without its package
 
 
 # --- The command
@@ -214,6 +185,7 @@ def test_command_writes_the_result_format(tmp_path: Path) -> None:
                 "cases": [
                     {"id": "one", "num_tokens": 1, "tags": ["warm", "flushed"]},
                     {"id": "normed", "num_tokens": 1, "norm": {}},
+                    {"id": "in-place", "num_tokens": 1, "inputs": {"in_place": True}},
                 ],
             }
         )
@@ -229,20 +201,24 @@ def test_command_writes_the_result_format(tmp_path: Path) -> None:
         "--json",
         out,
         "--peers",
-        "kvrope,triton,torch eager,sglang",
+        "kvrope,kvrope rope + cache,triton,torch eager,sglang",
     )
     assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[-1] == "1 passed, 0 failed, 1 skipped"
-    assert "skipped normed: not supported here: norm" in result.stdout
+    assert result.stdout.splitlines()[-1] == "2 passed, 0 failed, 1 skipped"
+    assert "skipped in-place: not supported here: inputs.in_place" in result.stdout
     assert "absent: flashinfer: not among --peers" in result.stderr
     document = json.loads(out.read_text())
     warm = document["results"][0]
     assert (warm["name"], warm["l2"], warm["num_tokens"]) == ("one", "warm", 1)
     assert (
-        set(warm["times"]) == {"kvrope", "torch eager", "memcpy"}
+        set(warm["times"]) == {"kvrope", "kvrope rope + cache", "torch eager", "memcpy"}
         and len(warm["times"]["kvrope"]["rounds"]) == 3
     )
+    assert set(warm["ratios"]) == {"kvrope rope + cache", "torch eager", "memcpy"}
     assert warm["absent"]["triton"] == "ValueError: not today"
+    normed = next(result for result in document["results"] if result["name"] == "normed")
+    assert "kvrope rope + cache" in normed["times"]
+    assert normed["absent"]["triton"] == "has no call for norms of q and k"
     assert warm["host"]["add_"] > 0 and warm["host_microseconds"] == warm["host"]["kvrope"]
     compared = regress("compare", out, out)
     assert compared.returncode == 0 and " one, warm, kvrope: " in compared.stdout, compared.stderr
@@ -264,7 +240,8 @@ def test_command_on_cuda(tmp_path: Path, cuda: str) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     results = json.loads(out.read_text())["results"]
     assert [result["l2"] for result in results] == ["warm", "flushed", "rotating"]
-    expected = {"kvrope", "kvrope without PDL", "torch eager", "torch compiled", "copy", "memcpy", "chain"}
+    ours = {name + pdl for name in ("kvrope", "kvrope rope + cache") for pdl in ("", " without PDL")}
+    expected = {*ours, "torch eager", "torch compiled", "copy", "memcpy", "chain"}
     for result in results:
         assert expected <= set(result["times"]), result["absent"]
         assert all(0 < value["microseconds"] < 10000 for value in result["times"].values())

@@ -7,7 +7,15 @@ import torch
 
 from .peer_cases import Case
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "int32": torch.int32, "int64": torch.int64}
+DTYPES = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
+    "int32": torch.int32,
+    "int64": torch.int64,
+}
 CANARY = 0x5A  # of every byte of the caches before a call
 
 
@@ -43,9 +51,14 @@ class Call:
         self.dtype = DTYPES[case.get("dtype", "bf16")]
         self.cache_dtype = torch.float8_e4m3fn if self.is_fp8 else self.dtype
         self.x = 16 // self.cache_dtype.itemsize
+        self.q_out_dtype = DTYPES.get(case.get("q_out_dtype", "auto"), self.dtype)
+        section = case.get("mrope.section", None)
+        self.mrope_section = None if section is None else tuple(section)
+        self.mrope_interleaved = case.get("mrope.interleaved", False)
         self._generator = torch.Generator().manual_seed(case.get("seed", 0))
         self._make_indices()
         self.table = self._make_table() if table is None else table
+        self._make_weights()
         self._make_rows()
         self._make_caches()
 
@@ -65,10 +78,15 @@ class Call:
             slots = blocks[rows // self.block_size] * self.block_size + rows % self.block_size
         start = self.case.get("positions.start", 0)
         self.table_rows = self.case.get("table.rows", max(256, start + self.tokens))
-        if self.case.get("positions.pattern", "contiguous") == "random":
-            positions = torch.randint(0, self.table_rows, (self.tokens,), generator=self._generator)
-        else:
-            positions = start + torch.arange(self.tokens)
+        is_random = self.case.get("positions.pattern", "contiguous") == "random"
+        axes = 1 if self.mrope_section is None else 3
+        # An image has few rows and columns.
+        limit = self.table_rows if is_random else min(self.table_rows, 256)
+        positions = torch.randint(0, limit, (axes, self.tokens), generator=self._generator)
+        if not is_random:
+            positions[0] = start + torch.arange(self.tokens)
+        if axes == 1:
+            positions = positions[0]
         self.slots = slots.to(self.device, DTYPES[self.case.get("slots.dtype", "int64")])
         self.positions = positions.to(self.device, DTYPES[self.case.get("positions.dtype", "int64")])
 
@@ -79,14 +97,32 @@ class Call:
         )
         return torch.cat([angles.cos(), angles.sin()], dim=1).to(self.device)
 
-    def _make_rows(self) -> None:
-        def rows(heads: int) -> torch.Tensor:
-            return torch.randn(self.tokens, heads, self.head_dim, device=self.device).to(self.dtype)
+    def _make_weights(self) -> None:
+        is_normed = "norm" in self.case.keys
+        self.eps = float(self.case.get("norm.eps", 1e-6))
+        self.weight_plus_one = self.case.get("norm.plus_one", False)
+        dtype = DTYPES.get(self.case.get("norm.weight_dtype", "auto"), self.dtype)
 
-        self.q, self.k, self.v = rows(self.q_heads), rows(self.kv_heads), rows(self.kv_heads)
-        self.q_out, self.k_out = torch.empty_like(self.q), torch.empty_like(self.k)
-        scales = [self.case.get(f"scales.{name}", None) for name in "kv"]
-        self.k_scale, self.v_scale = (
+        def weight(name: str) -> Optional[torch.Tensor]:
+            if not is_normed or not self.case.get(f"norm.{name}", True):
+                return None
+            around = 0 if self.weight_plus_one else 1
+            return (around + torch.randn(self.head_dim, device=self.device) / 4).to(dtype)
+
+        self.q_weight, self.k_weight = weight("q"), weight("k")
+
+    def _make_rows(self) -> None:
+        def rows(heads: int, is_normed: bool = False) -> torch.Tensor:
+            values = torch.randn(self.tokens, heads, self.head_dim, device=self.device)
+            if is_normed:  # of sizes that a norm takes away
+                values *= 0.5 + 4 * torch.rand(self.tokens, heads, 1, device=self.device)
+            return values.to(self.dtype)
+
+        self.q = rows(self.q_heads, self.q_weight is not None)
+        self.k, self.v = rows(self.kv_heads, self.k_weight is not None), rows(self.kv_heads)
+        self.q_out, self.k_out = torch.empty_like(self.q, dtype=self.q_out_dtype), torch.empty_like(self.k)
+        scales = [self.case.get(f"scales.{name}", None) for name in "kvq"]
+        self.k_scale, self.v_scale, self.q_scale = (
             None if scale is None else torch.tensor(float(scale), device=self.device) for scale in scales
         )
 
@@ -120,14 +156,39 @@ class Call:
     def is_flash(self) -> bool:
         return not self.layout.startswith("x_split")
 
+    @property
+    def is_normed(self) -> bool:
+        return self.q_weight is not None or self.k_weight is not None
+
+    def axes(self) -> torch.Tensor:
+        """The axis of positions that each frequency takes."""
+        frequencies = torch.arange(self.rotary_dim // 2, device=self.device)
+        if self.mrope_section is None:
+            return torch.zeros_like(frequencies)
+        if not self.mrope_interleaved:
+            first, second, _ = self.mrope_section
+            return (frequencies >= first).long() + (frequencies >= first + second)
+        axes = frequencies % 3
+        return axes.where(frequencies < 3 * torch.tensor(self.mrope_section, device=self.device)[axes], 0)
+
+    def _table_bytes(self) -> int:
+        """Of the rows that an axis of positions names, the columns of its frequencies."""
+        axes = self.axes()
+        elements = sum(
+            positions.unique().numel() * int((axes == axis).sum()) * 2
+            for axis, positions in enumerate(torch.atleast_2d(self.positions))
+        )
+        return elements * self.table.itemsize
+
     def bytes(self) -> Bytes:
-        moved = lambda *tensors: sum(x.numel() * x.itemsize for x in tensors)  # noqa: E731
+        def moved(*tensors: Optional[torch.Tensor]) -> int:
+            return sum(x.numel() * x.itemsize for x in tensors if x is not None)
+
         cached = (self.k.numel() + self.v.numel()) * self.cache_dtype.itemsize
-        table = self.positions.unique().numel() * self.table.shape[1] * self.table.itemsize
         return Bytes(
             moved(self.q, self.k, self.v),
             moved(self.q_out, self.k_out) + cached,
-            moved(self.slots, self.positions) + table,
+            moved(self.slots, self.positions, self.q_weight, self.k_weight) + self._table_bytes(),
         )
 
     def held_bytes(self) -> int:
@@ -164,9 +225,20 @@ class Call:
         return int(keys.any(-1).any(2).any(1).sum())
 
 
+def normed(call: Call, x: torch.Tensor, weight: Optional[torch.Tensor]) -> torch.Tensor:
+    """In double precision; without a weight there is no norm."""
+    x = x.double()
+    if weight is None:
+        return x
+    factor = weight.double() + (1 if call.weight_plus_one else 0)
+    return x / (x.square().mean(-1, keepdim=True) + call.eps).sqrt() * factor
+
+
 def rotated(call: Call, x: torch.Tensor) -> torch.Tensor:
     """In double precision."""
-    cos, sin = call.table.double()[call.positions.long()][:, None].chunk(2, dim=-1)
+    rows = torch.atleast_2d(call.positions.long())[call.axes()].mT  # of each token and frequency
+    columns = torch.arange(rows.shape[1], device=rows.device)
+    cos, sin = (call.table[rows, columns + start].double()[:, None] for start in (0, rows.shape[1]))
     part, rest = x.double().split([call.rotary_dim, call.head_dim - call.rotary_dim], dim=-1)
     a, b = part.chunk(2, dim=-1) if call.is_neox else (part[..., 0::2], part[..., 1::2])
     a, b = a * cos - b * sin, b * cos + a * sin
@@ -179,7 +251,9 @@ class Wanted:
 
     def __init__(self, call: Call):
         self.inputs = [x.clone() for x in (call.q, call.k, call.v)]
-        self.q_out, self.k_out = rotated(call, call.q), rotated(call, call.k)
+        self.q_out = rotated(call, normed(call, call.q, call.q_weight))
+        self.q_out /= 1 if call.q_scale is None else call.q_scale.double()
+        self.k_out = rotated(call, normed(call, call.k, call.k_weight))
         self.key = self.k_out / (1 if call.k_scale is None else call.k_scale.double())
         self.value = call.v.double() / (1 if call.v_scale is None else call.v_scale.double())
 
@@ -195,17 +269,22 @@ class Wanted:
         """`loose` is for peers with a 16-bit table: errors of the table, not of the rotation."""
         q_out, k_out = (call.q, call.k) if in_place else (call.q_out, call.k_out)
         key, value = call.cached_rows()
-        relative = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}[call.dtype] * (4 if loose else 1)
+        relative = torch.finfo(call.dtype).eps * (4 if loose else 1)
+        of_q, slack_of_q = relative, 0.0
+        if call.q_out_dtype != call.dtype:  # fp8, rounded once: half a unit of its last place
+            of_q = torch.finfo(call.q_out_dtype).eps * 0.51
+            slack_of_q = torch.finfo(call.q_out_dtype).smallest_normal * of_q
         of_cache = 2.0**-3 if call.is_fp8 else relative
         found = []
-        for name, got, want, tolerance in (
-            ("q_out", q_out, self.q_out, relative),
-            ("k_out", k_out, self.k_out, relative),
-            ("key_cache", key, self.key, of_cache),
-            ("value_cache", value, self.value, of_cache),
+        slack_of_cache = 2.0**-8 if call.is_fp8 else 0.0
+        for name, got, want, tolerance, slack in (
+            ("q_out", q_out, self.q_out, of_q, slack_of_q),
+            ("k_out", k_out, self.k_out, relative, 0.0),
+            ("key_cache", key, self.key, of_cache, slack_of_cache),
+            ("value_cache", value, self.value, of_cache, slack_of_cache),
         ):
             error = (got.double() - want).abs() - tolerance * want.abs()
-            slack = (0.02 if loose else 1e-5) + (2.0**-8 if call.is_fp8 and "cache" in name else 0)
+            slack += 0.02 if loose else 1e-5
             bad = ~(error <= slack)  # NaN is bad too
             if bad.any():
                 found.append(f"{name}: {int(bad.sum())} of {bad.numel()} elements are off")

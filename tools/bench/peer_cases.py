@@ -28,7 +28,16 @@ SUPPORTED: Dict[str, Any] = {
     "table": {"base": (int, float), "rows": int, "width": ("half",)},
     "positions": {"pattern": ("contiguous", "random"), "start": int, "dtype": ("int32", "int64")},
     "slots": {"pattern": ("sequential", "blocks", "random"), "dtype": ("int32", "int64")},
-    "scales": {"k": (int, float), "v": (int, float)},
+    "scales": {"k": (int, float), "v": (int, float), "q": (int, float)},
+    "q_out_dtype": ("auto", "fp8_e4m3", "fp8_e5m2"),
+    "norm": {
+        "q": (True, False),
+        "k": (True, False),
+        "eps": (int, float),
+        "plus_one": (True, False),
+        "weight_dtype": ("auto", "fp32"),
+    },
+    "mrope": {"section": list, "interleaved": (True, False)},
     "inputs": {"strides": ("contiguous",), "values": ("normal", "ramp")},
     "outputs": {"q_out": (True,), "k_out": (True,), "zeros_out": (False,)},
 }

@@ -57,7 +57,7 @@ def _chain(sets: List[Call], library: Library, own_tables: bool) -> Tuple[int, R
         cache = torch.ones(int(call.slots.max()) + 1, words * 2, dtype=torch.int64, device=first.device)
         buffers.append(
             (
-                call.positions.long(),
+                torch.atleast_2d(call.positions)[0].long(),
                 table.clone() if own_tables else table,
                 call.slots.long(),
                 q,

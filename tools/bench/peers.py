@@ -37,6 +37,28 @@ def _positional(call: Call) -> Tuple:
     )
 
 
+def _options(call: Call) -> Dict[str, object]:
+    """Keywords of kvrope's functions that rotate, where they are not the defaults."""
+    options: Dict[str, object] = {}
+    if call.rotary_dim != call.head_dim:
+        options["rotary_dim"] = call.rotary_dim
+    if call.q_scale is not None:
+        options["q_scale"] = call.q_scale
+    if call.mrope_section is not None:
+        options.update(mrope_section=call.mrope_section, mrope_interleaved=call.mrope_interleaved)
+    if call.is_normed:
+        options.update(q_weight=call.q_weight, k_weight=call.k_weight)
+        options.update(eps=call.eps, weight_plus_one=call.weight_plus_one)
+    return options
+
+
+def require_plain(call: Call) -> None:
+    """For what has no norms, no axes of positions and no fp8 queries."""
+    require(not call.is_normed, "norms of q and k")
+    require(call.mrope_section is None, "positions of three axes (mRoPE)")
+    require(call.q_out_dtype == call.dtype and call.q_scale is None, "fp8 queries")
+
+
 class Kvrope(Peer):
     name, has_pdl = "kvrope", True
 
@@ -44,10 +66,30 @@ class Kvrope(Peer):
         self._function = load_module("kvrope").fused_qk_rope_reshape_and_cache
 
     def bind(self, call: Call) -> Bound:
-        arguments, options = _positional(call), {}
-        if call.rotary_dim != call.head_dim:
-            options["rotary_dim"] = call.rotary_dim
+        arguments, options = _positional(call), _options(call)
         return lambda: self._function(*arguments, **options)
+
+
+class KvropeHalves(Peer):
+    """Its rotation, then its cache write: two launches, with a k_out between them that is read again."""
+
+    name, has_pdl = "kvrope rope + cache", True
+
+    def __init__(self) -> None:
+        module = load_module("kvrope")
+        self._rope, self._write = module.rope, module.reshape_and_cache
+
+    def bind(self, call: Call) -> Bound:
+        rotation = (call.q, call.k, call.positions, call.table, call.is_neox)
+        options = {"q_out": call.q_out, "k_out": call.k_out, **_options(call)}
+        caches = (call.key_cache, call.value_cache)
+        write = (call.k_out, call.v, *caches, call.slots, call.k_scale, call.v_scale, call.is_flash)
+
+        def run() -> None:
+            self._rope(*rotation, **options)
+            self._write(*write)
+
+        return run
 
 
 class SameSignature(Peer):
@@ -57,6 +99,7 @@ class SameSignature(Peer):
         self.name, self._function = name, function
 
     def bind(self, call: Call) -> Bound:
+        require_plain(call)
         require(call.rotary_dim == call.head_dim, "rotary_dim")
         arguments = _positional(call)
         return lambda: self._function(*arguments)
@@ -142,6 +185,7 @@ class Sglang(Peer):
         return self._modules[key]
 
     def bind(self, call: Call) -> Bound:
+        require_plain(call)
         require(call.layout == "flash_nhd", "layout")
         require(not call.is_fp8 and call.k_scale is None and call.v_scale is None, "an fp8 cache or scales")
         require(
@@ -166,6 +210,7 @@ class Flashinfer(Peer):
         self._rope, self._append = module.apply_rope_with_cos_sin_cache_inplace, module.append_paged_kv_cache
 
     def bind(self, call: Call) -> Bound:
+        require_plain(call)
         require(call.layout in ("flash_nhd", "packed_kv"), "layout")
         require(not call.is_fp8 and call.k_scale is None and call.v_scale is None, "an fp8 cache or scales")
         q, k = call.q.flatten(1), call.k.flatten(1)
@@ -192,6 +237,7 @@ class Vllm(Peer):
         self._ops = load_module("vllm._custom_ops")
 
     def bind(self, call: Call) -> Bound:
+        require_plain(call)
         require(call.layout in ("flash_nhd", "flash_hnd", "packed_kv", "x_split"), "layout")
         q, k, table = call.q.flatten(1), call.k.flatten(1), call.table.to(call.dtype)
         positions, slots = call.positions.long(), call.slots.long()
@@ -214,6 +260,7 @@ def make_peers(seed_kernel: Optional[str], wanted: Optional[List[str]]) -> Tuple
     """The peers that are there, and why the others are not."""
     makers: Dict[str, Callable[[], Peer]] = {
         "kvrope": Kvrope,
+        "kvrope rope + cache": KvropeHalves,
         "triton": lambda: load_file("triton", seed_kernel),
         "sglang": Sglang,
         "sglang triton": sglang_triton_kernel,
