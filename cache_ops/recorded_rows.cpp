@@ -252,6 +252,10 @@ void add_dtypes(const FusedArguments& args, RecordedRows& out) {
   out.slots["dtype"] = index_dtype(args.slot_mapping);
   if (args.offs) out.positions["offsets"]["dtype"] = index_dtype(*args.offs);
   if (args.swa_slot_mapping) out.slots["swa"]["dtype"] = index_dtype(*args.swa_slot_mapping);
+  Json& dtypes = out.pattern["dtypes"];  // calls with offs are told from those without, too
+  dtypes = {index_dtype(args.pos), index_dtype(args.slot_mapping)};
+  dtypes.push_back(args.offs ? Json(index_dtype(*args.offs)) : Json(nullptr));
+  dtypes.push_back(args.swa_slot_mapping ? Json(index_dtype(*args.swa_slot_mapping)) : Json(nullptr));
 }
 
 }  // namespace

@@ -82,13 +82,17 @@ def test_what_makes_calls_distinct(tmp_path: Path) -> None:
         build(Case(dtype=torch.float16)).run()
         build(Case(q_out="dim_stride_2")).run()
         build(Case(options=dict(match_unfused=True))).run()
+        build(Case(offs=[0, 1, 2, 3, 4], pos=[9, 2, 5, 1, 7])).run()
+        build(Case(pos_dtype=torch.int32)).run()
+        build(Case(slot_dtype=torch.int32)).run()
         rope_call(Case()).run()  # halves are no cases of a file
         write_call(Case()).run()
     """
     record(path, script)
     cases = cases_in(path)
-    # Random slots; runs of positions, of slots; padding at the end and scattered; two forms of a scale; rest.
-    assert len(cases) == 1 + 1 + 1 + 1 + 1 + 2 + 4
+    # Random slots; runs of positions, of slots; padding at the end and scattered; two forms of a scale;
+    # sizes and options; offs, dtypes of indices.
+    assert len(cases) == 1 + 1 + 1 + 1 + 1 + 2 + 4 + 3
     assert [case.get("match_unfused", False) for case in cases].count(True) == 1
     assert cases[5]["scales"] == {"k": 0.5} and cases[6]["scales"] == {"k": [0.5, 0.5]}
     assert cases[1]["positions"]["start"] == 3
