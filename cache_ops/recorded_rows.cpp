@@ -271,15 +271,13 @@ void describe_slots(const Rows& rows, int64_t num_blocks, bool keeps_blocks, boo
   }
 }
 
+// They tell calls apart, and calls with offs from those without.
 void add_dtypes(const FusedArguments& args, RecordedRows& out) {
-  out.positions["dtype"] = index_dtype(args.pos);
-  out.slots["dtype"] = index_dtype(args.slot_mapping);
-  if (args.offs) out.positions["offsets"]["dtype"] = index_dtype(*args.offs);
-  if (args.swa_slot_mapping) out.slots["swa"]["dtype"] = index_dtype(*args.swa_slot_mapping);
-  Json& dtypes = out.pattern["dtypes"];  // calls with offs are told from those without, too
-  dtypes = {index_dtype(args.pos), index_dtype(args.slot_mapping)};
-  dtypes.push_back(args.offs ? Json(index_dtype(*args.offs)) : Json(nullptr));
-  dtypes.push_back(args.swa_slot_mapping ? Json(index_dtype(*args.swa_slot_mapping)) : Json(nullptr));
+  Json& dtypes = out.pattern["dtypes"];
+  dtypes["pos"] = out.positions["dtype"] = index_dtype(args.pos);
+  dtypes["slots"] = out.slots["dtype"] = index_dtype(args.slot_mapping);
+  if (args.offs) dtypes["offs"] = out.positions["offsets"]["dtype"] = index_dtype(*args.offs);
+  if (args.swa_slot_mapping) dtypes["swa"] = out.slots["swa"]["dtype"] = index_dtype(*args.swa_slot_mapping);
 }
 
 }  // namespace
