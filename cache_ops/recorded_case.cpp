@@ -82,7 +82,7 @@ class CaseRecorder {
     if (rows.num_blocks > 0) keys["num_blocks"] = rows.num_blocks;
     keys["positions"] = rows.positions;
     keys["slots"] = rows.slots;
-    if (rows.has_bad_row) keys["expect"] = {{"error", "\\b(slot_mapping|pos)\\b"}};
+    if (rows.has_bad_row) keys["expect"] = {{"error", "\\b(pos|slot_mapping|swa_slot_mapping)\\b"}};
     return {id, keys};
   }
 

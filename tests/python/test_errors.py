@@ -19,7 +19,7 @@ OPERATION = "fused_qk_rope_reshape_and_cache"
 
 def bad_arguments(bad: Bad, device: str) -> dict[str, Any]:
     arguments = build(Case(device, layout=bad.layout)).arguments
-    changes = bad.change(arguments)
+    changes = dict(bad.change(arguments))
     if (width := changes.pop("cos_sin_width", None)) is not None:
         changes["cos_sin"] = blank_like(arguments, "cos_sin", (256, width))
     return {**arguments, **changes}
