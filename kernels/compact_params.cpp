@@ -61,7 +61,7 @@ bool is_compact(const RopeCacheParams& p) {
     if (!fits(*array)) return false;
   }
   return fits(p.num_tokens) && fits(p.num_kv_rows) && fits(p.num_slots) && fits(p.block_size.divisor) &&
-         fits(p.cos_sin.num_rows) && fits(p.cos_sin.row_stride) && fits(p.cos_sin.column_stride) &&
+         fits(p.cos_sin.num_rows) && fits(p.cos_sin.row_stride * size_of(p.cos_sin.dtype)) && fits(p.cos_sin.column_stride) &&
          fits(p.key_cache.layout) && fits(p.value_cache.layout) && fits(p.q_weight.stride) &&
          fits(p.k_weight.stride) && fits(p.pos_axis_stride);
 }

@@ -9,8 +9,7 @@
 
 namespace kvrope {
 
-// Weights of kVec head dimensions as they stand in memory, at most 4. Whoever asks for them waits for them.
-// The stride is 1 wherever kVec > 1.
+// Weights of kVec head dimensions, at most 4, as they stand in memory. Whoever asks for them waits for them.
 template <typename T, int kVec>
 class PendingWeights {
  public:
@@ -18,36 +17,23 @@ class PendingWeights {
 
   template <typename Index>
   __device__ __forceinline__ PendingWeights(const BasicNormWeight<Index>& weight, int dim) {
-    const int64_t at = kVec == 1 ? product(static_cast<Index>(dim), weight.stride) : dim;
-    if (weight.is_fp32) {
-      keep(load_vec<kVec>(static_cast<const float*>(weight.data) + at));
-    } else {
-      keep(load_vec<kVec>(static_cast<const T*>(weight.data) + at));
-    }
+    const int size = weight.is_fp32 ? 4 : static_cast<int>(sizeof(T));
+    const auto* from = static_cast<const char*>(weight.data) + int64_t{dim} * size;
+    first_ = load_vec<kVec>(reinterpret_cast<const T*>(from));
+    if (weight.is_fp32) rest_ = load_vec<kVec>(reinterpret_cast<const T*>(from) + kVec);
   }
 
   __device__ __forceinline__ void widen(bool is_fp32, float (&values)[kVec]) const {
-    is_fp32 ? kvrope::widen(kept<float>(), values) : kvrope::widen(kept<T>(), values);
+    constexpr int kWords = Vec<T, kVec>::kWords;
+#pragma unroll
+    for (int j = 0; j < kVec; ++j) {
+      const uint32_t as_fp32 = j < kWords ? first_.words[j] : rest_.words[j - kWords];
+      values[j] = is_fp32 ? float_of(as_fp32) : to_float(first_.at(j));
+    }
   }
 
  private:
-  template <typename WeightT>
-  __device__ __forceinline__ void keep(const Vec<WeightT, kVec>& weights) {
-#pragma unroll
-    for (int i = 0; i < Vec<WeightT, kVec>::kWords; ++i) words_[i] = weights.words[i];
-  }
-
-  template <typename WeightT>
-  __device__ __forceinline__ Vec<WeightT, kVec> kept() const {
-    Vec<WeightT, kVec> weights;
-#pragma unroll
-    for (int i = 0; i < Vec<WeightT, kVec>::kWords; ++i) {
-      weights.words[i] = static_cast<typename Vec<WeightT, kVec>::Word>(words_[i]);
-    }
-    return weights;
-  }
-
-  uint32_t words_[kVec];  // all of them for fp32, half of them for 16-bit weights
+  Vec<T, kVec> first_, rest_;  // the rest of fp32 weights
 };
 
 // The squares of a slice that is the threads' part of the sum: pairs (i, i + D/2).
@@ -118,6 +104,7 @@ class HeadNorm {
     return sum_of_squares(widen(load_slice<T, kVec>(head, dim_stride, part)));
   }
 
+  // Without a branch: a launch of a microsecond waits longer for instructions out of line than for a few more.
   __device__ __forceinline__ void multiply_by_held(float (&x)[kVec], float factor, const Held& held) const {
     float weights[kVec];
     held.widen(weight_.is_fp32, weights);

@@ -94,9 +94,12 @@ int slices_of_row(const RopeCacheParams& p, int vector_width) {
   return ceil_div(std::max(p.head_size, p.v_head_size), 2 * vector_width);
 }
 
+// The slices of a normed head must be a power of two and as many as the threads of a row.
 bool is_extended_with(const RopeCacheParams& p, int width) {
+  const int slices = slices_of_row(p, width);
+  const bool fills_threads = p.head_size == 2 * width * slices && slices == power_of_two_from(slices);
   return width * size_of(p.dtype) >= kShortVectorBytes && p.dtype != DType::fp32 && p.is_neox &&
-         has_plain_form(p) && has_extensions(p) && slices_of_row(p, width) <= kWarp;
+         has_plain_form(p) && has_extensions(p) && slices <= kWarp && (fills_threads || !is_normed(p));
 }
 
 // Few rows get short vectors. Calls with extensions get long ones in the plain form alone (plain_call.cuh),
@@ -123,6 +126,8 @@ void plan_rows(const RopeCacheParams& p, LaunchPlan& plan) {
   plan.tokens_per_block =
       has_pairs && (is_split || (is_many && (plan.is_extended || p.num_kv_heads < rows))) ? 2 : 1;
   plan.rows_at_once = std::min(rows / plan.tokens_per_block, kMaxRowsAtOnce);
+  plan.distances_in_row =
+      static_cast<uint32_t>((std::min(kWarp, plan.threads_per_row) - 1) * plan.tokens_per_block);
   plan.kv_rows_at_once = plan.keeps_last_of_slot ? plan.rows_at_once / 2 : plan.rows_at_once;
   const int rows_of_many = plan.is_extended ? 8 : 4;
   const int rows_per_thread = p.num_kv_rows <= kFewRows ? 1 : is_many ? rows_of_many : 2;
@@ -159,6 +164,9 @@ LaunchPlan plan_launch(const RopeCacheParams& p) {
   plan.keeps_last_of_slot = p.has_cache && p.num_kv_rows <= kFewRows && p.slot_mapping.size > 1;
   plan.is_extended = is_extended_with(p, plan.vector_width);
   plan_rows(p, plan);
+  if (p.num_kv_heads > 0) {
+    plan.q_heads_per_group = Divisor<uint32_t>(static_cast<uint32_t>(p.num_q_heads / p.num_kv_heads));
+  }
   plan.is_plain = plan.vector_width > 1 && has_plain_form(p) && !has_extensions(p);
   plan.values_are_apart = p.has_cache && !p.value_cache.layout.has_contiguous_dims(2);
   plan.values_are_tiled = plan.values_are_apart && p.num_kv_rows > kFewRows;

@@ -26,6 +26,9 @@ struct LaunchPlan {
   int kv_blocks, rows_per_kv_block;  // as many for k as for v
   int kv_rows_at_once;               // the other rows of a block are watchers (last_of_slot.cuh)
 
+  uint32_t distances_in_row;  // of a warp's lanes that have a part each of a normed row (row_sum.cuh)
+  Divisor<uint32_t> q_heads_per_group;  // of one KV head
+
   // Where values are apart and rows many, tiles serve v (value_tile.cuh).
   bool values_are_tiled;
   bool stores_runs;  // neighbouring slots of one head dimension may be stored as 16 bytes

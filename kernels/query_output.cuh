@@ -4,17 +4,16 @@
 
 #include "extensions.cuh"
 #include "head_slice.cuh"
+#include "launch_plan.h"
 
 namespace kvrope {
 
 // A query head has the scale of its KV head.
 template <typename Params>
-__device__ __forceinline__ float query_scale(const Params& p, int head) {
+__device__ __forceinline__ float query_scale(const Params& p, const LaunchPlan& plan, int head) {
   if (p.q_scale.data == nullptr) return 1.0f;
   if (p.q_scale.head_stride == 0) return *p.q_scale.data;
-  const unsigned heads_per_group =
-      static_cast<unsigned>(p.num_q_heads) / static_cast<unsigned>(p.num_kv_heads);
-  return p.q_scale.data[static_cast<unsigned>(head) / heads_per_group * p.q_scale.head_stride];
+  return p.q_scale.data[plan.q_heads_per_group.quotient(static_cast<uint32_t>(head)) * p.q_scale.head_stride];
 }
 
 template <typename T, int kVec, Presence kFp8, typename Params>
@@ -23,8 +22,9 @@ class QueryOutput {
   using Index = IndexOf<Params>;
 
   // Starts to load the scale of the first head.
-  __device__ __forceinline__ QueryOutput(const Params& p, Index token, int head) : p_(p) {
-    if (is_fp8()) scale_ = query_scale(p, head);
+  __device__ __forceinline__ QueryOutput(const Params& p, const LaunchPlan& plan, Index token, int head)
+      : p_(p), plan_(plan) {
+    if (is_fp8()) scale_ = query_scale(p, plan, head);
     to_ = static_cast<char*>(p.q_out.data) + bytes(product(token, p.q_out.token_stride) +
                                                    product(static_cast<Index>(head), p.q_out.head_stride));
   }
@@ -33,7 +33,11 @@ class QueryOutput {
 
   // Waits for the scale.
   __device__ __forceinline__ void invert_scale() {
-    if (is_fp8()) reciprocal_ = Scale(scale_, false).reciprocal;
+    if (!is_fp8()) return;
+    reciprocal_ = Scale(scale_, false).reciprocal;
+#ifdef __CUDA_ARCH__
+    asm volatile("" : "+f"(reciprocal_));  // or the compiler divides where the angles have been waited for
+#endif
   }
 
   __device__ __forceinline__ void store(const SliceDims& dims, const HeadSlice<T, kVec>& x) const {
@@ -53,7 +57,7 @@ class QueryOutput {
   __device__ __forceinline__ void go_to(int head, int step) {
     to_ += bytes(product(static_cast<Index>(step), p_.q_out.head_stride));
     if (!is_fp8()) return;
-    scale_ = query_scale(p_, head);
+    scale_ = query_scale(p_, plan_, head);
     invert_scale();
   }
 
@@ -63,6 +67,7 @@ class QueryOutput {
   }
 
   const Params& p_;
+  const LaunchPlan& plan_;
   char* to_;
   float scale_, reciprocal_;
 };

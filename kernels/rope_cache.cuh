@@ -91,6 +91,37 @@ __device__ __forceinline__ SliceDims dims_of_value_slice(const Params& p, int sl
   return slice_dims<kVec>({p.v_head_size, 0, 0}, true, slice);
 }
 
+// Rows at fault, or padding whose position is in no table. A launch of a microsecond waits for instructions
+// that lie behind ones it skips: these take the few that a call takes.
+template <typename T, int kVec, bool kIsNeox, typename Params, typename Index>
+__device__ __noinline__ void serve_faulty_queries(const Params& p, RowWork<Index> work) {
+  if (!has_keys(p) && work.slice == 0 && work.head == 0)
+    record_fault_of_row<kNumAxesOf<kMaybeExtended<Params>>, Index>(p, work.token, false);
+  const SliceDims dims = dims_of_slice<kVec>(p, kIsNeox, true, work.slice);
+  if (!dims.has_lo) return;
+  const float value = out_of_table_value<Index>(p, work.token);
+  if (has_fp8_queries<kMaybeExtended<Params>>(p)) {
+    fill_rows<fp8_e4m3, kVec>(p.q_out, work, dims, value);
+  } else {
+    fill_rows<T, kVec>(p.q_out, work, dims, value);
+  }
+}
+
+template <typename T, int kVec, bool kIsNeox, typename Params, typename Index>
+__device__ __noinline__ void serve_faulty_keys(const Params& p, RowWork<Index> work, bool has_position) {
+  if (work.slice == 0 && work.head == 0)
+    record_fault_of_row<kNumAxesOf<kMaybeExtended<Params>>, Index>(p, work.token, has_position);
+  if (has_position || !has_k_out(p)) return;
+  const SliceDims dims = dims_of_slice<kVec>(p, kIsNeox, true, work.slice);
+  if (dims.has_lo) fill_rows<T, kVec>(p.k_out, work, dims, out_of_table_value<Index>(p, work.token));
+}
+
+// Whether a thread has a slice of its row. Where heads are normed in the plain form all have (launch_plan.cpp).
+template <Presence kNorm, typename Params>
+__device__ __forceinline__ bool has_slice_of_row(const SliceDims& dims) {
+  return (kHasPlainForm<Params> && kNorm == Presence::always) || dims.has_lo;
+}
+
 // Without a norm threads without a slice have returned.
 template <Presence kNorm>
 __device__ __forceinline__ bool stores(bool has_slice) {
@@ -107,7 +138,7 @@ template <typename T, int kVec, bool kIsNeox, Presence kNorm, Presence kAxes, Pr
 __device__ __forceinline__ void query_rows(const Params& p, const LaunchPlan& plan,
                                            const RowWork<Index>& work) {
   SliceDims dims = dims_of_slice<kVec>(p, kIsNeox, true, work.slice);
-  const bool has_slice = dims.has_lo;
+  const bool has_slice = has_slice_of_row<kNorm, Params>(dims);
   const bool takes_part = is_present<kNorm>(p.q_weight.data != nullptr);
   if (work.token >= p.num_tokens || work.head >= work.end || !(has_slice || takes_part)) return;
   if (kNorm != Presence::never && !has_slice) dims = dims_of_slice<kVec>(p, kIsNeox, true, 0);
@@ -115,20 +146,13 @@ __device__ __forceinline__ void query_rows(const Params& p, const LaunchPlan& pl
   wait_for_earlier_kernels();
   HeadSlice<T, kVec> x = load_slice<T, kVec>(from, p.q.dim_stride, dims);
   const PendingPosition<Params, kAxes> pending(p, work.token, true);
-  QueryOutput<T, kVec, kFp8, Params> output(p, work.token, work.head);
+  QueryOutput<T, kVec, kFp8, Params> output(p, plan, work.token, work.head);
   const HeadNorm<T, kVec, kNorm, Params> norm(p, plan, p.q_weight, dims, true);
   SliceRotation<kIsNeox, kVec, Params, kAxes> rotation(p, dims);
 
   const CheckedPosition<Index, kNumAxesOf<kAxes>> position = pending.checked(p);
   if (has_zeros_out(p) && stores<kNorm>(has_slice)) fill_rows<T, kVec>(p.zeros_out, work, dims, 0.0f);
-  if (!position.is_valid) {
-    if (!has_keys(p) && work.slice == 0 && work.head == 0)
-      record_fault_of_row<kNumAxesOf<kMaybeExtended<Params>>, Index>(p, work.token, false);
-    if (!stores<kNorm>(has_slice)) return;
-    const float value = out_of_table_value<Index>(p, work.token);
-    if (output.is_fp8()) return fill_rows<fp8_e4m3, kVec>(p.q_out, work, dims, value);
-    return fill_rows<T, kVec>(p.q_out, work, dims, value);
-  }
+  if (!position.is_valid) return serve_faulty_queries<T, kVec, kIsNeox>(p, work);
   rotation.load(position);
   output.invert_scale();
 #pragma unroll 1
@@ -153,7 +177,7 @@ template <typename T, typename CacheT, int kVec, bool kIsNeox, Presence kNorm, P
 __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan,
                                          const RowWork<Index>& work) {
   SliceDims dims = dims_of_slice<kVec>(p, kIsNeox, is_token(p, work.token), work.slice);
-  const bool has_slice = dims.has_lo;
+  const bool has_slice = has_slice_of_row<kNorm, Params>(dims);
   const bool is_normed = is_present<kNorm>(p.k_weight.data != nullptr) && is_token(p, work.token);
   const bool has_work = work.head < work.end && (has_slice || is_normed);
   if (work.token >= p.num_kv_rows || !(has_work || plan.keeps_last_of_slot)) return;
@@ -177,16 +201,9 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
   CacheScale scale = pending_scale.scale(p);
   const bool is_cached = !is_superseded(p, plan, work.token, slot, sees_one) && slot.is_valid;
   if (!has_work) return;
-  if (!position.is_valid || !slot.is_valid) {
-    const bool may_be_fault = !position.is_valid || !row.is_padding(p);
-    if (may_be_fault && work.slice == 0 && work.head == 0) {
-      record_fault_of_row<kNumAxesOf<kMaybeExtended<Params>>, Index>(p, work.token, position.is_valid);
-    }
-    if (!position.is_valid) {
-      if (has_k_out(p) && stores<kNorm>(has_slice))
-        fill_rows<T, kVec>(p.k_out, work, dims, out_of_table_value<Index>(p, work.token));
-      return;
-    }
+  if (!position.is_valid || !(slot.is_valid || row.is_padding(p))) {
+    serve_faulty_keys<T, kVec, kIsNeox>(p, work, position.is_valid);
+    if (!position.is_valid) return;
   }
   CacheT* cache = cache_row<CacheT>(p.key_cache, p.block_size, slot.value, work.head);
   T* to = head_of<T>(p.k_out, work.token, work.head);

@@ -9,13 +9,23 @@
 
 namespace kvrope {
 
+// What does not depend on the row is added first: it is there before the position is. In compact calls the
+// bytes of a row have 32 bits (is_compact).
+template <int N, typename TableT, typename Index>
+__device__ __forceinline__ const TableT* at_column(const BasicCosSinTable<Index>& table, Index row,
+                                                   int column) {
+  const auto* first = static_cast<const TableT*>(table.data) +
+                      (N == 1 ? product(static_cast<Index>(column), table.column_stride) : column);
+  const Index row_bytes = table.row_stride * static_cast<Index>(sizeof(TableT));
+  return reinterpret_cast<const TableT*>(reinterpret_cast<const char*>(first) + product(row, row_bytes));
+}
+
 // Columns of a table row as fp32, at most 16 bytes at once. The stride of columns is 1 wherever N > 1.
 template <int N, typename TableT, typename Index>
 __device__ __forceinline__ void load_columns(const BasicCosSinTable<Index>& table, Index row, int column,
                                              float* values) {
   constexpr int kChunk = N * sizeof(TableT) <= 16 ? N : 16 / static_cast<int>(sizeof(TableT));
-  const TableT* from = static_cast<const TableT*>(table.data) + product(row, table.row_stride) +
-                       (N == 1 ? product(static_cast<Index>(column), table.column_stride) : column);
+  const TableT* from = at_column<N, TableT>(table, row, column);
 #pragma unroll
   for (int first = 0; first < N; first += kChunk) {
     const Vec<TableT, kChunk> chunk = load_vec<kChunk>(from + first);
@@ -30,12 +40,10 @@ template <int N, int kPerFrequency, typename TableT, typename Index>
 __device__ __forceinline__ void load_columns(const BasicCosSinTable<Index>& table,
                                              const CheckedPosition<Index, kNumAxes>& position, uint32_t axes,
                                              int column, float* values) {
-  const Index stride = N == 1 ? table.column_stride : 1;
-  const TableT* from = static_cast<const TableT*>(table.data) + product(static_cast<Index>(column), stride);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     const Index row = position.on(axes >> FrequencyAxes::kBits * (j / kPerFrequency));
-    values[j] = to_float(from[product(row, table.row_stride) + j]);
+    values[j] = to_float(*at_column<N, TableT>(table, row, column + j));
   }
 }
 
@@ -44,14 +52,18 @@ template <int N, int kPerFrequency, Presence kAxes, typename TableT, typename Pa
 __device__ __forceinline__ void load_angles_as(const Params& p, const Position& position, uint32_t axes,
                                                int column, int sine_offset, float* cos, float* sin) {
   if constexpr (kAxes != Presence::never) {
-    if (has_axes<kAxes>(p)) {
+    // Sections that lie one after the other: all of one axis, as a rule.
+    constexpr uint32_t kNeighbours = (1u << FrequencyAxes::kBits * (N / kPerFrequency - 1)) - 1;
+    const bool is_of_one_axis = ((axes ^ axes >> FrequencyAxes::kBits) & kNeighbours) == 0;
+    if (has_axes<kAxes>(p) && !is_of_one_axis) {
       load_columns<N, kPerFrequency, TableT>(p.cos_sin, position, axes, column, cos);
       load_columns<N, kPerFrequency, TableT>(p.cos_sin, position, axes, column + sine_offset, sin);
       return;
     }
   }
-  load_columns<N, TableT>(p.cos_sin, position.value[0], column, cos);
-  load_columns<N, TableT>(p.cos_sin, position.value[0], column + sine_offset, sin);
+  const auto row = position.on(axes);
+  load_columns<N, TableT>(p.cos_sin, row, column, cos);
+  load_columns<N, TableT>(p.cos_sin, row, column + sine_offset, sin);
 }
 
 template <int N, int kPerFrequency, Presence kAxes, typename Params, typename Position>
@@ -83,8 +95,9 @@ class SliceRotation {
         lo_(dims.lo - rotary_dim_offset(p)),
         hi_(dims.hi - rotary_dim_offset(p)) {
     if (!has_axes<kAxes>(p) || !is_rotated_) return;
-    axes_of_lo_ = p.axes.from(kIsNeox ? lo_ : lo_ / 2);
-    axes_of_hi_ = kLiesAcross ? axes_of_lo_ : p.axes.from(hi_ / 2);
+    const auto lo = static_cast<unsigned>(lo_), hi = static_cast<unsigned>(hi_);
+    axes_of_lo_ = p.axes.from(kIsNeox ? lo : lo / 2);
+    axes_of_hi_ = kLiesAcross ? axes_of_lo_ : p.axes.from(hi / 2);
   }
 
   // Starts to load the angles of the slice's kVec pairs. In a full-width table the two elements of a pair

@@ -1,6 +1,6 @@
 // The sum over all threads of a row, in the order of rms_norm.cuh: thread y of a row has the yth part. The
 // threads of a row are a power of two (launch_plan.cpp): neighbours of one warp, or, where vectors are short
-// and heads long, whole warps. Threads of other rows may be elsewhere or have returned.
+// and heads long, whole warps.
 #pragma once
 
 #include "launch_plan.h"
@@ -9,11 +9,13 @@ namespace kvrope {
 
 constexpr unsigned kFullWarp = 0xffffffffu;
 
-// `lanes` lanes, `step` apart, have a part each.
-__device__ __forceinline__ float sum_over_lanes(unsigned mask, int lanes, int step, float part) {
-#pragma unroll 1
-  for (int distance = step; distance < lanes * step; distance *= 2) {
-    part += __shfl_xor_sync(mask, part, distance);
+// The lanes of a row are those whose numbers differ in the bits of `distances` alone. Every lane of the warp
+// comes here as often as the others, or returns without having to be waited for.
+__device__ __forceinline__ float sum_over_lanes(unsigned distances, float part) {
+#pragma unroll
+  for (unsigned distance = 1; distance < kWarp; distance *= 2) {
+    const float other = __shfl_xor_sync(kFullWarp, part, static_cast<int>(distance));
+    if (distances & distance) part += other;
   }
   return part;
 }
@@ -27,19 +29,13 @@ inline __device__ __noinline__ float sum_over_warps(int threads_per_row, float p
   __syncthreads();  // all have read the parts of their rows before
   if (threadIdx.y % kWarp == 0) parts_of_row[threadIdx.y / kWarp] = part;
   __syncthreads();
-  return sum_over_lanes(kFullWarp, num_warps, 1, parts_of_row[threadIdx.y % num_warps]);
+  return sum_over_lanes(static_cast<unsigned>(num_warps - 1), parts_of_row[threadIdx.y % num_warps]);
 }
 
 template <bool kMaySpanWarps>
 __device__ __forceinline__ float sum_over_row(const LaunchPlan& plan, float part) {
-  if (kMaySpanWarps && plan.threads_per_row > kWarp) {
-    return sum_over_warps(plan.threads_per_row, sum_over_lanes(kFullWarp, kWarp, 1, part));
-  }
-  const int step = plan.tokens_per_block, lanes = plan.threads_per_row;
-  const unsigned every_step = step == 1 ? kFullWarp : 0x55555555u;
-  const unsigned first_row = every_step >> (kWarp - lanes * step);
-  const unsigned rows_before = threadIdx.z * static_cast<unsigned>(lanes * step) % kWarp;
-  return sum_over_lanes(first_row << (rows_before + threadIdx.x), lanes, step, part);
+  const float sum = sum_over_lanes(plan.distances_in_row, part);
+  return kMaySpanWarps && plan.threads_per_row > kWarp ? sum_over_warps(plan.threads_per_row, sum) : sum;
 }
 
 }  // namespace kvrope
