@@ -9,6 +9,10 @@ bool fits(int64_t value) {
   return fits_in_31_bits(value);
 }
 
+bool fits_in_bytes(int64_t stride) {
+  return stride >= 0 && stride <= kMaxCompactByteStride;
+}
+
 bool fits(const HeadRows& rows) {
   return fits(rows.token_stride) && fits(rows.head_stride) && fits(rows.dim_stride);
 }
@@ -19,7 +23,7 @@ bool fits(const CacheLayout& layout) {
 }
 
 bool fits(const IndexArray& array) {
-  return fits(array.size) && array.stride >= 0 && array.stride <= kMaxCompactIndexStride;
+  return fits(array.size) && fits_in_bytes(array.stride);
 }
 
 uint32_t narrow(int64_t value) {
@@ -61,7 +65,7 @@ bool is_compact(const RopeCacheParams& p) {
     if (!fits(*array)) return false;
   }
   return fits(p.num_tokens) && fits(p.num_kv_rows) && fits(p.num_slots) && fits(p.block_size.divisor) &&
-         fits(p.cos_sin.num_rows) && fits(p.cos_sin.row_stride * size_of(p.cos_sin.dtype)) && fits(p.cos_sin.column_stride) &&
+         fits(p.cos_sin.num_rows) && fits_in_bytes(p.cos_sin.row_stride) && fits(p.cos_sin.column_stride) &&
          fits(p.key_cache.layout) && fits(p.value_cache.layout) && fits(p.q_weight.stride) &&
          fits(p.k_weight.stride) && fits(p.pos_axis_stride);
 }

@@ -104,7 +104,8 @@ class HeadNorm {
     return sum_of_squares(widen(load_slice<T, kVec>(head, dim_stride, part)));
   }
 
-  // Without a branch: a launch of a microsecond waits longer for instructions out of line than for a few more.
+  // Without a branch: a launch of a microsecond waits longer for instructions out of line than for a few
+  // more.
   __device__ __forceinline__ void multiply_by_held(float (&x)[kVec], float factor, const Held& held) const {
     float weights[kVec];
     held.widen(weight_.is_fp32, weights);

@@ -164,9 +164,7 @@ LaunchPlan plan_launch(const RopeCacheParams& p) {
   plan.keeps_last_of_slot = p.has_cache && p.num_kv_rows <= kFewRows && p.slot_mapping.size > 1;
   plan.is_extended = is_extended_with(p, plan.vector_width);
   plan_rows(p, plan);
-  if (p.num_kv_heads > 0) {
-    plan.q_heads_per_group = Divisor<uint32_t>(static_cast<uint32_t>(p.num_q_heads / p.num_kv_heads));
-  }
+  plan.q_heads_per_group = Divisor<uint32_t>(std::max(1, p.num_q_heads / std::max(1, p.num_kv_heads)));
   plan.is_plain = plan.vector_width > 1 && has_plain_form(p) && !has_extensions(p);
   plan.values_are_apart = p.has_cache && !p.value_cache.layout.has_contiguous_dims(2);
   plan.values_are_tiled = plan.values_are_apart && p.num_kv_rows > kFewRows;

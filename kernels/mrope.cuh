@@ -16,7 +16,9 @@ struct FrequencyAxes {
 
   // Those of `i` and the following frequencies of its word, kBits each, from the lowest bits on.
   KVROPE_HOST_DEVICE uint32_t from(unsigned i) const { return words[i / kPerWord] >> kBits * (i % kPerWord); }
-  KVROPE_HOST_DEVICE int of(int i) const { return static_cast<int>(from(static_cast<unsigned>(i)) % (1u << kBits)); }
+  KVROPE_HOST_DEVICE int of(int i) const {
+    return static_cast<int>(from(static_cast<unsigned>(i)) % (1u << kBits));
+  }
 };
 
 struct MropeSection {  // frequencies of each axis, together R/2

@@ -116,7 +116,8 @@ __device__ __noinline__ void serve_faulty_keys(const Params& p, RowWork<Index> w
   if (dims.has_lo) fill_rows<T, kVec>(p.k_out, work, dims, out_of_table_value<Index>(p, work.token));
 }
 
-// Whether a thread has a slice of its row. Where heads are normed in the plain form all have (launch_plan.cpp).
+// Whether a thread has a slice of its row. Where heads are normed in the plain form all have
+// (launch_plan.cpp).
 template <Presence kNorm, typename Params>
 __device__ __forceinline__ bool has_slice_of_row(const SliceDims& dims) {
   return (kHasPlainForm<Params> && kNorm == Presence::always) || dims.has_lo;

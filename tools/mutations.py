@@ -103,8 +103,8 @@ MUTATIONS = [
     ),
     Mutation(
         "half of a row left out of its sum", "device", "kernels/row_sum.cuh",
-        "distance < lanes * step; distance *= 2",
-        "2 * distance < lanes * step; distance *= 2",
+        "if (distances & distance)",
+        "if (distances / 2 & distance)",
     ),
     Mutation(
         "parts of other rows of the block summed", "device", "kernels/row_sum.cuh",
@@ -154,8 +154,8 @@ MUTATIONS = [
     ),
     Mutation(
         "axis of the next frequency", "device", "kernels/rotate_slice.cuh",
-        "axes_of_lo_ = p.axes.from(kIsNeox ? lo_ : lo_ / 2);",
-        "axes_of_lo_ = p.axes.from(kIsNeox ? lo_ : lo_ / 2) >> FrequencyAxes::kBits;",
+        "axes_of_lo_ = p.axes.from(kIsNeox ? lo : lo / 2);",
+        "axes_of_lo_ = p.axes.from(kIsNeox ? lo : lo / 2) >> FrequencyAxes::kBits;",
     ),
     Mutation(
         "axis of the element, not of the pair", "device", "kernels/rotate_slice.cuh",
@@ -175,8 +175,8 @@ MUTATIONS = [
     ),
     Mutation(
         "q_scale of the query head", "device", "kernels/query_output.cuh",
-        "static_cast<unsigned>(head) / heads_per_group *",
-        "static_cast<unsigned>(head) % static_cast<unsigned>(p.num_kv_heads) / heads_per_group *",
+        "quotient(static_cast<uint32_t>(head))",
+        "quotient(static_cast<uint32_t>(head % p.num_kv_heads))",
     ),
     Mutation(
         "q_scale ignored", "cpu", "cache_ops/cpu_rows.cpp",

@@ -5,12 +5,13 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
-#include <map>
+#include <iterator>
+#include <limits>
 #include <memory>
 #include <stdexcept>
-#include <utility>
 #include <vector>
 
 class HostBlock {
@@ -20,7 +21,8 @@ class HostBlock {
     num_threads_ = num_left_ = blockDim.x * blockDim.y * blockDim.z;
     next_ = 0;
     block_ = {};
-    groups_.clear();
+    warps_.assign((num_threads_ + kLanes - 1) / kLanes, {});
+    for (size_t i = 0; i < num_threads_; ++i) ++warps_[i / kLanes].num_left;
     size_t num_stacks = 0;
     while (next_ < num_threads_) start(num_stacks++);
     for (bool goes_on = true; goes_on;) {
@@ -39,29 +41,56 @@ class HostBlock {
   bool wait_for_block(bool vote) {
     block_.vote |= vote;
     ++block_.num_there;
-    if (block_.num_there == num_left_) open(block_);
+    if (block_.num_there == num_left_) block_.open();
     wait_at(block_);
     return block_.result;
   }
 
-  // The value of the lane whose number differs by these bits. `lanes` are those that come here.
-  float exchange(unsigned lanes, float value, int distance) {
+  // The value of the lane whose number differs by these bits, NaN if it has returned. All lanes of the warp
+  // come here, or return.
+  float exchange(float value, int distance) {
     const unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
-    const unsigned lane = thread % 32, other = lane ^ static_cast<unsigned>(distance);
-    if ((lanes >> lane & lanes >> other & 1) == 0) throw std::logic_error("a lane that does not take part");
-    Meeting& group = groups_[{thread / 32, lanes}];
-    group.values[lane] = value;
-    ++group.num_there;
-    if (group.num_there == static_cast<size_t>(__builtin_popcount(lanes))) open(group);
-    wait_at(group);
-    return group.results[other];
+    const unsigned lane = thread % kLanes;
+    Warp& warp = warps_[thread / kLanes];
+    warp.values[lane] = value;
+    ++warp.meeting.num_there;
+    warp.open_if_complete();
+    wait_at(warp.meeting);
+    return warp.results[lane ^ static_cast<unsigned>(distance)];
   }
 
  private:
+  static constexpr unsigned kLanes = 32;
+
   struct Meeting {
     size_t num_there = 0, num_opened = 0;
     bool vote = false, result = false;
-    float values[32] = {}, results[32] = {};
+
+    void open() {
+      result = vote;
+      vote = false;
+      num_there = 0;
+      ++num_opened;
+    }
+  };
+
+  struct Warp {
+    Warp() { forget(values); }
+
+    static void forget(float (&values)[kLanes]) {
+      for (float& value : values) value = std::numeric_limits<float>::quiet_NaN();
+    }
+
+    void open_if_complete() {
+      if (meeting.num_there == 0 || meeting.num_there < num_left) return;
+      std::copy(std::begin(values), std::end(values), results);
+      forget(values);
+      meeting.open();
+    }
+
+    size_t num_left = 0;  // lanes that have not returned
+    Meeting meeting;
+    float values[kLanes], results[kLanes];
   };
 
   struct Stack {
@@ -74,14 +103,6 @@ class HostBlock {
 
     bool can_go_on() const { return meeting->num_opened > num_opened; }
   };
-
-  static void open(Meeting& meeting) {
-    meeting.result = meeting.vote;
-    meeting.vote = false;
-    meeting.num_there = 0;
-    for (int i = 0; i < 32; ++i) meeting.results[i] = meeting.values[i];
-    ++meeting.num_opened;
-  }
 
   // A meeting that has just been opened by the last to come lets that one pass.
   void wait_at(const Meeting& meeting) {
@@ -135,13 +156,16 @@ class HostBlock {
     threadIdx = {thread % blockDim.x, thread / blockDim.x % blockDim.y, thread / blockDim.x / blockDim.y};
     (*kernel_)();
     --num_left_;
-    if (block_.num_there > 0 && block_.num_there == num_left_) open(block_);
+    if (block_.num_there > 0 && block_.num_there == num_left_) block_.open();
+    Warp& warp = warps_[thread / kLanes];
+    --warp.num_left;
+    warp.open_if_complete();
   }
 
   const std::function<void()>* kernel_ = nullptr;
   size_t num_threads_ = 0, num_left_ = 0, next_ = 0;
   Meeting block_;
-  std::map<std::pair<unsigned, unsigned>, Meeting> groups_;  // by warp and lanes
+  std::vector<Warp> warps_;
   std::vector<std::unique_ptr<Stack>> stacks_;
   size_t running_ = 0;
   void* scheduler_[5];

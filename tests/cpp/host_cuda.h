@@ -52,7 +52,8 @@ inline int __syncthreads_or(int vote) {
   return host_block.wait_for_block(vote != 0);
 }
 inline float __shfl_xor_sync(unsigned lanes, float value, int distance) {
-  return host_block.exchange(lanes, value, distance);
+  EXPECT_EQ(lanes, 0xffffffffu);
+  return host_block.exchange(value, distance);
 }
 inline void* dynamic_shared_memory() {
   alignas(16) static thread_local char memory[48 * 1024];

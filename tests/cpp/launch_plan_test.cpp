@@ -484,7 +484,9 @@ TEST(PlanLaunch, NormedCalls) {
   EXPECT_EQ(many.tokens_per_block, 2);
   expect(plan_of(5000, [](auto& p) { p.match_unfused = true; }), false, 4, 16);
   expect(plan_of(5, [&](auto& p) { resize(p, 512); }), true, 8, 32);
-  expect(plan_of(5000, [&](auto& p) { resize(p, 96); }), true, 8, 8);
+  expect(plan_of(5000, [&](auto& p) { resize(p, 96); }), false, 4, 16);  // 6 slices, no power of two
+  expect(plan_of(5000, [&](auto& p) { resize(p, 96), p.k_weight = {}, p.pos_axis_stride = 5000; }), true, 8,
+         6);
   const auto use_fp32 = [](RopeCacheParams& p) { p.dtype = p.cache_dtype = DType::fp32; };
   expect(plan_of(5000, use_fp32), false, 2, 32);
   expect(plan_of(5000, [](auto& p) { p.is_neox = false; }), false, 4, 16);
