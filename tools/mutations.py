@@ -190,8 +190,8 @@ MUTATIONS = [
     ),
     Mutation(
         "q_scale of the first of a thread's heads", "device", "kernels/query_output.cuh",
-        "scale_ = query_scale(p_, head);",
-        "if (p_.num_q_heads == 1) scale_ = query_scale(p_, head);",
+        "scale_ = query_scale(p_, plan_, head);",
+        "if (p_.num_q_heads == 1) scale_ = query_scale(p_, plan_, head);",
     ),
     Mutation(
         "q_scale of K", "cpu", "cache_ops/cpu_rows.cpp",
