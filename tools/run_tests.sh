@@ -9,6 +9,8 @@ rm -f "$build/gtest.xml" "$build/pytest.xml"
 
 failed=0
 ctest --test-dir "$build" --output-on-failure || failed=1
-"$python" -m pytest --junit-xml="$build/pytest.xml" "$@" || failed=1
+parallel=()
+"$python" -c 'import xdist' 2>/dev/null && parallel=(-n "$(($(nproc) < 8 ? $(nproc) : 8))")
+"$python" -m pytest "${parallel[@]}" --junit-xml="$build/pytest.xml" "$@" || failed=1
 "$python" tools/count_tests.py "$build/gtest.xml" "$build/pytest.xml" || failed=1
 exit $failed
