@@ -272,7 +272,7 @@ const ErrorCase kMropeErrors[] = {
 };
 
 at::Tensor fp8_like(const at::Tensor& tensor) {
-  return at::empty(tensor.sizes(), tensor.options().dtype(at::kFloat8_e4m3fn));
+  return at::zeros(tensor.sizes(), tensor.options().dtype(at::kByte)).view(at::kFloat8_e4m3fn);
 }
 
 at::Tensor floats_like(const at::Tensor& tensor, std::vector<int64_t> shape) {

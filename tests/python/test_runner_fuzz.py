@@ -43,6 +43,20 @@ def test_cases_fit_the_schema_and_run_alike_from_a_file(tmp_path):
     assert result.stdout.splitlines()[-1] == "300 passed, 0 failed, 0 skipped"
 
 
+SUBNORMALS_OF_A_NORM = {  # each of its two roundings loses half a bit there is no more of
+    "id": "subnormals-of-a-norm", "head_dim": 28, "rotary_dim": 10, "dtype": "fp32", "norm": {},
+    "positions": {"offsets": {"values": [0, 0, 0, 0, 0, 0, -8, 0]},
+                  "requests": [{"length": 4}, {}, {}, {"start": 65, "length": 2}]},
+    "inputs": {"values": "extremes"}, "seed": 921783,
+}  # fmt: skip
+
+
+def test_what_was_found_once(tmp_path):
+    (tmp_path / "cases.json").write_text(json.dumps({"schema_version": 1, "cases": [SUBNORMALS_OF_A_NORM]}))
+    result = regress("run", tmp_path / "cases.json", "--device", "cpu")
+    assert result.stdout.splitlines()[-1] == "1 passed, 0 failed, 0 skipped", result.stdout
+
+
 def start_fuzz(*arguments) -> subprocess.Popen:
     command = [str(part) for part in (runner(), "fuzz", "--device", "cpu", *arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

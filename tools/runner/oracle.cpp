@@ -108,6 +108,12 @@ double Oracle::Head::at(int64_t dim) const {
   return values[dim] * factor * (plus_one + static_cast<double>(weight[dim]));
 }
 
+// Two roundings, the first one's error multiplied by the weight.
+double Oracle::Head::lost(int64_t dim) const {
+  if (weight == nullptr) return 0;
+  return kFp32Tiny / 2 * (std::fabs(plus_one + static_cast<double>(weight[dim])) + 1);
+}
+
 Oracle::Head Oracle::head_of(const std::vector<float>& rows, const std::vector<double>& factors,
                              const std::vector<float>& weight, int64_t head) const {
   const float* values = rows.data() + head * spec_.head_dim;
@@ -136,14 +142,15 @@ Want Oracle::rotate(const Head& head, int64_t dim, int64_t row) const {
   double own = head.at(dim);
   if (j < 0 || j >= rotary_dim_) {
     if (head.weight == nullptr) return {own};
-    return {limit_to_fp32_range(own), spec_.tolerance.relative * std::fabs(own) + kFp32Tiny, ulps};
+    return {limit_to_fp32_range(own), spec_.tolerance.relative * std::fabs(own) + head.lost(dim), ulps};
   }
 
   int64_t half = rotary_dim_ / 2;
   bool is_first = spec_.is_neox ? j < half : j % 2 == 0;
   int64_t pair = spec_.is_neox ? j % half : j / 2;
   int64_t distance = spec_.is_neox ? half : 1;  // to the other element of the pair
-  double other = head.at(is_first ? dim + distance : dim - distance);
+  int64_t other_dim = is_first ? dim + distance : dim - distance;
+  double other = head.at(other_dim);
 
   auto [cosine, sine] = cos_sin_at(row, pair, j);
   // a' = a cos - b sin, b' = b cos + a sin. The second product is rounded to fp32 before it is added: where
@@ -151,6 +158,7 @@ Want Oracle::rotate(const Head& head, int64_t dim, int64_t row) const {
   double product = rounded_to_fp32(other * sine);
   double result = own * cosine + (is_first ? -product : product);
   double slack = spec_.tolerance.relative * (std::fabs(own * cosine) + std::fabs(other * sine)) + kFp32Tiny;
+  slack += head.lost(dim) * std::fabs(cosine) + head.lost(other_dim) * std::fabs(sine);
   return {limit_to_fp32_range(result), slack, ulps};
 }
 

@@ -39,6 +39,7 @@ class Oracle {
     double plus_one = 0;
 
     double at(int64_t dim) const;
+    double lost(int64_t dim) const;  // at most, of at(dim), where fp32 has subnormals only
   };
   // `head` counts those of all rows.
   Head head_of(const std::vector<float>& rows, const std::vector<double>& factors,
