@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Tuple
 
 FLOORS = ("copy", "memcpy", "chain")
-LEAST_POINTS = 3  # numbers of tokens that a panel needs
+LEAST_POINTS = 4  # numbers of tokens that a panel needs
 
 Curves = Dict[str, Dict[str, Dict[int, float]]]  # panel -> line -> tokens -> value
 

@@ -48,6 +48,7 @@ def measured(kind: str, tokens: int, l2: str, scale: float) -> dict:
 
 MEASURED = [
     measured("decode", 1, "warm", 1),
+    measured("decode", 8, "warm", 1.25),
     measured("decode", 64, "warm", 2),
     measured("prefill", 4096, "rotating", 30),
     {**measured("prefill", 64, "warm", 3), "name": "variant/mha/num_tokens=64"},
@@ -63,8 +64,8 @@ def document(path: Path, results: list) -> Path:
 def test_what_is_drawn() -> None:
     assert plot.throughput(MEASURED) == {
         "flash-bf16": {
-            "kvrope, warm": {1: 1000, 64: 500},
-            "memcpy, warm": {1: 1000 / 0.9, 64: 1000 / 1.8},
+            "kvrope, warm": {1: 1000, 8: 800, 64: 500},
+            "memcpy, warm": {1: 1000 / 0.9, 8: 1000 / 1.125, 64: 1000 / 1.8},
             "kvrope, rotating": {4096: 1000 / 30},
             "memcpy, rotating": {4096: 1000 / 27},
         }
@@ -73,7 +74,7 @@ def test_what_is_drawn() -> None:
     assert set(ratios) == {
         f"sglang{pdl}, {l2}" for pdl in ("", " without PDL") for l2 in ("warm", "rotating")
     }
-    assert ratios["sglang, warm"] == pytest.approx({1: 1.2, 64: 1.2})
+    assert ratios["sglang, warm"] == pytest.approx({1: 1.2, 8: 1.2, 64: 1.2})
     assert ratios["sglang without PDL, rotating"] == pytest.approx({4096: 2.0})
     assert plot.errors(RAN + MEASURED) == {
         "q_out": pytest.approx([0, 0.1, 0.2, 0.3, 0.4]),
@@ -98,7 +99,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     result = plotted(document(tmp_path / "b.json", RAN), "--out", tmp_path)
     assert result.returncode == 0
     assert result.stderr.splitlines() == [
-        f"plot: nothing to draw in {name}, which needs 3 numbers of tokens of a cache"
+        f"plot: nothing to draw in {name}, which needs 4 numbers of tokens of a cache"
         for name in ("throughput.png", "peers.png")
     ]
     assert plotted(document(tmp_path / "c.json", []), "--out", tmp_path).returncode == 2
