@@ -68,11 +68,15 @@ void load_angles(const RopeCacheParams& p, int64_t token, Angles& angles) {
     rows[axis] = static_cast<const TableT*>(p.cos_sin.data) + position * p.cos_sin.row_stride;
   }
   const int64_t sine_offset = style.sine_offset(p.rotary_dim);
-  for (int j = 0; j < p.rotary_dim; ++j) {
-    const int64_t column = style.cosine_column(j, p.rotary_dim);
-    const TableT* row = rows[p.axes.of(style.pair_of(j, p.rotary_dim))];
-    angles.cos[j] = to_float(row[column * p.cos_sin.column_stride]);
-    angles.sin[j] = to_float(row[(column + sine_offset) * p.cos_sin.column_stride]);
+  for (int pair = 0; pair < p.rotary_dim / 2; ++pair) {
+    const TableT* row = rows[p.axes.of(pair)];
+    const auto load = [&](int j) {
+      const int64_t column = style.cosine_column(j, p.rotary_dim);
+      angles.cos[j] = to_float(row[column * p.cos_sin.column_stride]);
+      angles.sin[j] = to_float(row[(column + sine_offset) * p.cos_sin.column_stride]);
+    };
+    load(style.first_of_pair(pair));
+    load(style.second_of_pair(pair, p.rotary_dim));
   }
 }
 
