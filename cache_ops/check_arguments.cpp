@@ -179,6 +179,8 @@ class Checker {
 
   void check_positions() {
     if (args_.mrope_section && args_.pos.defined() && args_.pos.dim() != 1) {
+      require(args_.pos.dim() == 2, "pos", "expected shape (T=", s_.T.value(),
+              ",) or (axes=3, T=", s_.T.value(), "), got ", shape_text(args_.pos));
       Size axes{"axes", kNumAxes};
       match_.shape("pos", args_.pos, {&axes, &s_.T});
       match_.dtype("pos", args_.pos, {at::kInt, at::kLong});
@@ -241,7 +243,7 @@ class Checker {
     require(is_normed || !args_.weight_plus_one, "weight_plus_one",
             "expected False, since there is neither q_weight nor k_weight, got True");
     const bool fits = args_.eps >= 0 && std::isfinite(static_cast<float>(args_.eps));
-    require(!is_normed || fits, "eps", "expected a finite number of at least 0, got ", args_.eps);
+    require(fits, "eps", "expected a finite number of at least 0, got ", args_.eps);
   }
 
   void check_scale(const char* argument, const std::optional<Tensor>& scale) {

@@ -10,7 +10,7 @@ bool fits(int64_t value) {
 }
 
 bool fits_in_bytes(int64_t stride) {
-  return stride >= 0 && stride <= kMaxCompactByteStride;
+  return stride >= 0 && stride <= kMaxStrideInBytes;
 }
 
 bool fits(const HeadRows& rows) {

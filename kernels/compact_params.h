@@ -5,8 +5,8 @@
 
 namespace kvrope {
 
-// Strides of indices and of rows of the table are used in bytes, of at most 8 an element.
-constexpr int64_t kMaxCompactByteStride = 0x7fffffff / 8;
+// In elements. Strides of indices and of rows of the table are turned into bytes, of at most 8 an element.
+constexpr int64_t kMaxStrideInBytes = 0x7fffffff / 8;
 
 // Whether every stride and size fits.
 bool is_compact(const RopeCacheParams& params);

@@ -9,7 +9,8 @@
 
 namespace kvrope {
 
-// Weights of kVec head dimensions, at most 4, as they stand in memory. Whoever asks for them waits for them.
+// Weights of kVec neighbouring head dimensions as they stand in memory: of 16 bits, or fp32 in two parts.
+// Whoever asks for them waits for them.
 template <typename T, int kVec>
 class PendingWeights {
  public:

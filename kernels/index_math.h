@@ -1,9 +1,10 @@
 // Index arithmetic in two widths.
 //
 // Parameters come in two forms (rope_cache_params.h): with 64-bit strides and sizes, which take any call, and
-// compact, with 32-bit ones, for calls whose strides, rows, table rows and slots all fit in 31 bits. Compact
-// parameters are half as long and a product of two of their numbers is one instruction: a launch of a few
-// microseconds notices both. Products have 64 bits either way.
+// compact, with 32-bit ones, for calls whose strides, rows, table rows and slots all fit in 31 bits, those
+// that are used in bytes as bytes (compact_params.h). Compact parameters are half as long and a product of
+// two of their numbers is one instruction: a launch of a few microseconds notices both. Products have 64 bits
+// either way.
 #pragma once
 
 #include "dtype.h"

@@ -94,16 +94,16 @@ int slices_of_row(const RopeCacheParams& p, int vector_width) {
   return ceil_div(std::max(p.head_size, p.v_head_size), 2 * vector_width);
 }
 
-// The slices of a normed head must be a power of two and as many as the threads of a row.
+// Where heads are normed every thread of a row must have a slice (has_slice_of_row).
 bool is_extended_with(const RopeCacheParams& p, int width) {
   const int slices = slices_of_row(p, width);
-  const bool fills_threads = p.head_size == 2 * width * slices && slices == power_of_two_from(slices);
+  const bool fills_threads = slices == power_of_two_from(slices);
   return width * size_of(p.dtype) >= kShortVectorBytes && p.dtype != DType::fp32 && p.is_neox &&
          has_plain_form(p) && has_extensions(p) && slices <= kWarp && (fills_threads || !is_normed(p));
 }
 
-// Few rows get short vectors. Calls with extensions get long ones in the plain form alone (plain_call.cuh),
-// and those where short ones would need more than a warp.
+// Few rows get short vectors. With extensions long ones are for extended calls alone (is_extended_with):
+// those of many rows, and those of few whose short vectors would need more than a warp.
 int vector_width_for(const RopeCacheParams& p) {
   const int widest = widest_vector(p), thin = std::min(widest, kThinBytesPerVector / size_of(p.dtype));
   const bool is_few = p.num_kv_rows <= kThinRows;
@@ -121,7 +121,9 @@ void plan_rows(const RopeCacheParams& p, LaunchPlan& plan) {
   const int rows =
       std::max(plan.keeps_last_of_slot ? 2 : 1,
                threads_per_block(p.num_kv_rows, is_split || plan.is_extended) / plan.threads_per_row);
-  const bool fits_warp = !is_normed(p) || 2 * plan.threads_per_row <= kWarp;
+  // The tokens of a warp go through the sum of a norm together (row_sum.cuh): KV-only rows do not.
+  const bool fits_warp =
+      !is_normed(p) || (2 * plan.threads_per_row <= kWarp && p.num_kv_rows == p.num_tokens);
   const bool has_pairs = rows > 1 && p.num_kv_rows > kFewRows && fits_warp;
   plan.tokens_per_block =
       has_pairs && (is_split || (is_many && (plan.is_extended || p.num_kv_heads < rows))) ? 2 : 1;

@@ -20,13 +20,14 @@ struct LaunchPlan {
 
   // Blocks that serve rows (thread_work.cuh). grid.y: first those of q, then of k, then of v.
   int tokens_per_block;  // blockDim.x
-  int threads_per_row;   // blockDim.y: one for each slice of a row (slice_dims.cuh); normed: a power of two
+  int threads_per_row;   // blockDim.y: one for each slice of a row (slice_dims.cuh); a power of two if
+                         // normed or keeps_last_of_slot
   int rows_at_once;      // blockDim.z: heads of a token that a block serves at the same time
   int q_blocks, rows_per_q_block;
   int kv_blocks, rows_per_kv_block;  // as many for k as for v
   int kv_rows_at_once;               // the other rows of a block are watchers (last_of_slot.cuh)
 
-  uint32_t distances_in_row;  // of a warp's lanes that have a part each of a normed row (row_sum.cuh)
+  uint32_t distances_in_row;  // bits: distances between a warp's lanes of one normed row (row_sum.cuh)
   Divisor<uint32_t> q_heads_per_group;  // of one KV head
 
   // Where values are apart and rows many, tiles serve v (value_tile.cuh).

@@ -68,7 +68,8 @@ __device__ __noinline__ float out_of_table_value(const BasicRopeCacheParams<Inde
   return resolve_slot(p, token).state == SlotState::padding ? 0.0f : float_of(0x7fffffffu);
 }
 
-// Arguments by value: what is passed by reference lies in memory all along.
+// Work and dims by value: what is passed by reference lies in memory all along. The rows are among the
+// launch's parameters, which do anyway.
 template <typename T, int kVec, typename Index>
 __device__ __noinline__ void fill_rows(const BasicHeadRows<Index>& rows, RowWork<Index> work, SliceDims dims,
                                        float value) {
@@ -91,8 +92,8 @@ __device__ __forceinline__ SliceDims dims_of_value_slice(const Params& p, int sl
   return slice_dims<kVec>({p.v_head_size, 0, 0}, true, slice);
 }
 
-// Rows at fault, or padding whose position is in no table. A launch of a microsecond waits for instructions
-// that lie behind ones it skips: these take the few that a call takes.
+// Rows at fault, or padding whose position is in no table. Out of line: a launch of a microsecond waits for
+// instructions that it skips, too, and a call is few of them.
 template <typename T, int kVec, bool kIsNeox, typename Params, typename Index>
 __device__ __noinline__ void serve_faulty_queries(const Params& p, RowWork<Index> work) {
   if (!has_keys(p) && work.slice == 0 && work.head == 0)
@@ -100,7 +101,7 @@ __device__ __noinline__ void serve_faulty_queries(const Params& p, RowWork<Index
   const SliceDims dims = dims_of_slice<kVec>(p, kIsNeox, true, work.slice);
   if (!dims.has_lo) return;
   const float value = out_of_table_value<Index>(p, work.token);
-  if (has_fp8_queries<kMaybeExtended<Params>>(p)) {
+  if (has_fp8_queries<kMaybeExtended<Params>>(p)) {  // zero and NaN have the same bits in both formats
     fill_rows<fp8_e4m3, kVec>(p.q_out, work, dims, value);
   } else {
     fill_rows<T, kVec>(p.q_out, work, dims, value);
@@ -305,8 +306,8 @@ __device__ __forceinline__ void value_elements(const Params& p, const LaunchPlan
   }
 }
 
-// Params is PlainParams for plain calls, ExtendedParams for extended ones, CompactParams for others that fit
-// them, else RopeCacheParams, which come with single elements alone.
+// Params is PlainParams for plain calls, ExtendedParams for extended ones, CompactParams for others with
+// vectors, RopeCacheParams for single elements.
 template <typename Params, typename T, typename CacheT, int kVec, bool kIsNeox>
 __global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)
     rope_cache_kernel(const __grid_constant__ Params p, const __grid_constant__ LaunchPlan plan) {

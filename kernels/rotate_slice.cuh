@@ -9,8 +9,8 @@
 
 namespace kvrope {
 
-// What does not depend on the row is added first: it is there before the position is. In compact calls the
-// bytes of a row have 32 bits (is_compact).
+// What does not depend on the row is added first: it is there before the position is. In compact calls a
+// row's stride in bytes has 32 bits (compact_params.h).
 template <int N, typename TableT, typename Index>
 __device__ __forceinline__ const TableT* at_column(const BasicCosSinTable<Index>& table, Index row,
                                                    int column) {
@@ -34,8 +34,8 @@ __device__ __forceinline__ void load_columns(const BasicCosSinTable<Index>& tabl
   }
 }
 
-// The same of a token with a position on each axis: axes has the axis of each column. kPerFrequency columns
-// belong to one frequency.
+// The same of a token with a position on each axis: axes has the axis of each frequency, to which
+// kPerFrequency columns belong.
 template <int N, int kPerFrequency, typename TableT, typename Index>
 __device__ __forceinline__ void load_columns(const BasicCosSinTable<Index>& table,
                                              const CheckedPosition<Index, kNumAxes>& position, uint32_t axes,
@@ -52,7 +52,7 @@ template <int N, int kPerFrequency, Presence kAxes, typename TableT, typename Pa
 __device__ __forceinline__ void load_angles_as(const Params& p, const Position& position, uint32_t axes,
                                                int column, int sine_offset, float* cos, float* sin) {
   if constexpr (kAxes != Presence::never) {
-    // Sections that lie one after the other: all of one axis, as a rule.
+    // Whether all frequencies of the vector have one axis, as most do where sections lie one after the other.
     constexpr uint32_t kNeighbours = (1u << FrequencyAxes::kBits * (N / kPerFrequency - 1)) - 1;
     const bool is_of_one_axis = ((axes ^ axes >> FrequencyAxes::kBits) & kNeighbours) == 0;
     if (has_axes<kAxes>(p) && !is_of_one_axis) {

@@ -63,7 +63,7 @@ struct CheckedPosition {
   bool is_valid;  // on all axes
   Index value[kAxes];
 
-  // Without an index into registers.
+  // On the axis in the lowest bits (FrequencyAxes), without an index into registers.
   __device__ __forceinline__ Index on(uint32_t axis) const {
     if constexpr (kAxes == 1) return value[0];
     return axis % 4 == 0 ? value[0] : axis % 4 == 1 ? value[1] : value[kAxes - 1];

@@ -1,6 +1,6 @@
 // The sum over all threads of a row, in the order of rms_norm.cuh: thread y of a row has the yth part. The
-// threads of a row are a power of two (launch_plan.cpp): neighbours of one warp, or, where vectors are short
-// and heads long, whole warps.
+// threads of a row are a power of two (launch_plan.cpp): lanes of one warp, every second one where a block
+// has two tokens, or, where vectors are short and heads long, whole warps.
 #pragma once
 
 #include "launch_plan.h"
@@ -9,8 +9,9 @@ namespace kvrope {
 
 constexpr unsigned kFullWarp = 0xffffffffu;
 
-// The lanes of a row are those whose numbers differ in the bits of `distances` alone. Every lane of the warp
-// comes here as often as the others, or returns without having to be waited for.
+// The lanes of a row are those whose numbers differ in the bits of `distances` alone. All lanes of the warp
+// come here equally often, but for those that have returned: a shuffle does not wait for these, and what it
+// reads from them is not used.
 __device__ __forceinline__ float sum_over_lanes(unsigned distances, float part) {
 #pragma unroll
   for (unsigned distance = 1; distance < kWarp; distance *= 2) {

@@ -15,8 +15,9 @@
 //
 // All blocks of the first rows come before all blocks of the next, so that at any time the device reads and
 // writes a few long streams. In calls of more than 256 rows: where keys are split, 16 bytes a slot as a rule,
-// lanes of two tokens lie next to each other and fill whole sectors if their slots are neighbours; elsewhere
-// a block has two tokens if it has threads for more rows than k and v have.
+// lanes of two tokens lie next to each other and fill whole sectors if their slots are neighbours; elsewhere,
+// from 2048 rows on, a block has two tokens in extended calls, and in others if it has threads for more rows
+// than k and v have.
 #pragma once
 
 #include "launch_plan.h"

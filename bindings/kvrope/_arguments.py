@@ -1,5 +1,6 @@
 """What the operations' Python functions share: how an operator is called and how a wrong argument is named."""
 
+from collections.abc import Sequence
 from typing import Any, Callable
 
 import torch
@@ -9,7 +10,7 @@ from torch.overrides import has_torch_function
 
 def call_operator(typed: Callable[..., None], operator: Any, arguments: tuple, options: dict) -> None:
     """Call an operator: typed where that may be, which takes a third of the time, else as torch.ops does."""
-    if not torch.compiler.is_compiling() and not has_torch_function(arguments):
+    if not torch.compiler.is_compiling() and not has_torch_function((*arguments, *options.values())):
         try:
             return typed(*arguments, *options.values())  # in the schema's order
         except TypeError:
@@ -22,6 +23,12 @@ def require_bools(operation: str, **options: object) -> None:
     for name, value in options.items():
         if not isinstance(value, bool):
             raise TypeError(f"{operation}: {name}: expected True or False, got {_described(value)}")
+
+
+def require_sequence(operation: str, name: str, value: object) -> None:
+    """Raise TypeError where an argument has no order, as a set, or can be read once, as a generator."""
+    if not isinstance(value, Sequence):
+        raise TypeError(f"{operation}: {name}: expected a list or tuple, got {_described(value)}")
 
 
 def require_tensors(operation: str, or_none: bool = False, **arguments: object) -> None:

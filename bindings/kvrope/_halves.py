@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import _C
-from ._arguments import call_operator, raise_as_type_error, require_bools, require_tensors
+from ._arguments import call_operator, raise_as_type_error, require_bools, require_sequence, require_tensors
 
 _rope = torch.ops.kvrope.rope.default
 _reshape_and_cache = torch.ops.kvrope.reshape_and_cache.default
@@ -68,6 +68,8 @@ def rope(
     if not (type(is_neox) is type(mrope_interleaved) is type(weight_plus_one) is bool):
         require_bools("rope", is_neox=is_neox, mrope_interleaved=mrope_interleaved)
         require_bools("rope", weight_plus_one=weight_plus_one)
+    if mrope_section is not None:
+        require_sequence("rope", "mrope_section", mrope_section)
     try:
         if q_out is None:
             q_out = torch.empty(q.shape, dtype=q.dtype, device=q.device)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import _C
-from ._arguments import call_operator, raise_as_type_error, require_bools, require_tensors
+from ._arguments import call_operator, raise_as_type_error, require_bools, require_sequence, require_tensors
 
 _NAME = "fused_qk_rope_reshape_and_cache"
 _operator = torch.ops.kvrope.fused_qk_rope_reshape_and_cache.default
@@ -103,6 +103,8 @@ def fused_qk_rope_reshape_and_cache(
         require_bools(_NAME, weight_plus_one=weight_plus_one)
     if not apply_scale:
         k_scale = v_scale = None  # ignored, also what the schema would not take
+    if mrope_section is not None:
+        require_sequence(_NAME, "mrope_section", mrope_section)
     try:
         if q_out is None:
             q_out = torch.empty(q.shape, dtype=q.dtype, device=q.device)

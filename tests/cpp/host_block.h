@@ -75,22 +75,22 @@ class HostBlock {
   };
 
   struct Warp {
-    Warp() { forget(values); }
+    Warp() { forget_values(); }
 
-    static void forget(float (&values)[kLanes]) {
-      for (float& value : values) value = std::numeric_limits<float>::quiet_NaN();
+    void forget_values() {
+      std::fill(std::begin(values), std::end(values), std::numeric_limits<float>::quiet_NaN());
     }
 
     void open_if_complete() {
       if (meeting.num_there == 0 || meeting.num_there < num_left) return;
       std::copy(std::begin(values), std::end(values), results);
-      forget(values);
+      forget_values();
       meeting.open();
     }
 
     size_t num_left = 0;  // lanes that have not returned
     Meeting meeting;
-    float values[kLanes], results[kLanes];
+    float values[kLanes], results[kLanes] = {};
   };
 
   struct Stack {

@@ -38,7 +38,9 @@ void run_blocks(const Params& p, const LaunchPlan& plan, const RopeCacheParams& 
 template <typename T, typename CacheT, int kVec, bool kIsNeox>
 void run_instance(const RopeCacheParams& p, const LaunchPlan& plan) {
   if constexpr (kVec == 1) return run_blocks<T, CacheT, kVec, kIsNeox>(p, plan, p);
-  if (plan.is_plain) return run_blocks<T, CacheT, kVec, kIsNeox>(PlainParams{make_compact(p)}, plan, p);
+  if constexpr (kVec * sizeof(T) >= kShortVectorBytes) {
+    if (plan.is_plain) return run_blocks<T, CacheT, kVec, kIsNeox>(PlainParams{make_compact(p)}, plan, p);
+  }
   if constexpr (kIsNeox && kVec >= 4 && sizeof(T) == 2) {
     if (plan.is_extended) {
       return run_blocks<T, CacheT, kVec, kIsNeox>(ExtendedParams{make_compact(p)}, plan, p);

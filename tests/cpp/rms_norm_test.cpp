@@ -1,4 +1,5 @@
-// The arithmetic of RMSNorm that devices do in instructions of their own.
+// The factor of RMSNorm as the host computes it: the nearest float, which is what the device's instruction
+// gives.
 #include "rms_norm.cuh"
 
 #include <gtest/gtest.h>
@@ -9,8 +10,8 @@
 namespace kvrope {
 namespace {
 
-// f is the float nearest to 1 / sqrt(v), v = a / 2^23, if 1 / v lies between the squares of the midpoints
-// around f = b / 2^24: exact in integers.
+// factor = b / 2^24 is the float nearest to 1 / sqrt(v), v = a / 2^23, if 1 / v lies between the squares of
+// the midpoints around it: exact in integers.
 bool is_nearest_reciprocal_root(uint64_t a, float factor) {
   const auto b = static_cast<uint64_t>(std::ldexp(factor, 24));
   const auto product = [&](uint64_t midpoint) {
@@ -33,7 +34,7 @@ TEST(RmsNorm, FactorsOfExtremes) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(norm_factor(1, 1, 0), 1);
   EXPECT_EQ(norm_factor(0, 1, 0), kInfinity);
-  EXPECT_EQ(norm_factor(0x1p-148f, 1, 0), 0x1p74f) << "denormal";
+  EXPECT_EQ(norm_factor(0x1p-148f, 1, 0), 0x1p74f) << "subnormal";
   EXPECT_EQ(norm_factor(kInfinity, 1, 0), 0);
   EXPECT_TRUE(std::isnan(norm_factor(std::nanf(""), 1, 0)));
   EXPECT_EQ(norm_factor(48, 0.25f, 4), 0.25f);

@@ -219,6 +219,7 @@ NORMS = [
             **weight("k_weight", (64,))(a), "eps": e})
         for eps in (-1e-6, math.inf, -math.inf, math.nan, 1e39)
     ),
+    option("eps", r"finite number of at least 0", eps=-1.0),
     Bad(
         "plus-one", "weight_plus_one", ValueError, "neither q_weight nor k_weight",
         lambda a: {"weight_plus_one": True},
@@ -241,8 +242,11 @@ MROPE = [
         for size in ((2, 5), (4, 5), (5, 3), (3, 4), (3, 6), (1, 5), (0, 5))
     ),
     *(
-        Bad(f"pos{list(size)}-section", "pos", ValueError, r"T=5", axes(*size))
-        for size in ((3, 5, 1), (1, 3, 5), (4,), (3,), ())
+        Bad(f"pos{list(size)}-section", "pos", ValueError, r"T=5", axes(*size)) for size in ((4,), (3,))
+    ),
+    *(
+        Bad(f"pos{list(size)}-section", "pos", ValueError, r"\(T=5,\) or \(axes=3, T=5\), got", axes(*size))
+        for size in ((3, 5, 1), (1, 3, 5), ())
     ),
     *(
         Bad(f"axes-{wrong}", "pos", TypeError, INTEGERS, axes(3, 5, dtype=wrong))

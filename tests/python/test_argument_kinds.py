@@ -232,3 +232,28 @@ def test_written_tensor_that_requires_grad(device: str, name: str) -> None:
     memory.compare()
     with torch.no_grad():
         kvrope.fused_qk_rope_reshape_and_cache(**arguments)
+
+
+@pytest.mark.parametrize("kind", [set, iter, dict.fromkeys, lambda sizes: dict.fromkeys(sizes).keys(), None])
+def test_section_without_an_order(device: str, kind: Any) -> None:
+    section = 7 if kind is None else kind((7, 12, 13))
+    arguments = build(Case(device, mrope_section=(7, 12, 13))).arguments
+    of_rope = {name: arguments[name] for name in ("q", "k", "pos", "cos_sin", "is_neox")}
+    for operation, given in (("fused_qk_rope_reshape_and_cache", arguments), ("rope", of_rope)):
+        with pytest.raises(TypeError, match=f"^{operation}: mrope_section: expected a list or tuple, got"):
+            getattr(kvrope, operation)(**{**given, "mrope_section": section})
+
+
+def test_subclass_among_the_options_is_asked(device: str) -> None:
+    class Weight(torch.Tensor):
+        asked: list[str] = []
+
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            cls.asked.append(str(func))
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    arguments = build(Case(device, norm="q")).arguments
+    arguments["q_weight"] = arguments["q_weight"].as_subclass(Weight)
+    kvrope.fused_qk_rope_reshape_and_cache(**arguments)
+    assert "kvrope.fused_qk_rope_reshape_and_cache.default" in Weight.asked

@@ -43,7 +43,7 @@ def test_cases_fit_the_schema_and_run_alike_from_a_file(tmp_path):
     assert result.stdout.splitlines()[-1] == "300 passed, 0 failed, 0 skipped"
 
 
-SUBNORMALS_OF_A_NORM = {  # each of its two roundings loses half a bit there is no more of
+SUBNORMALS_OF_A_NORM = {  # each of a norm's two roundings may cost half of the smallest subnormal
     "id": "subnormals-of-a-norm", "head_dim": 28, "rotary_dim": 10, "dtype": "fp32", "norm": {},
     "positions": {"offsets": {"values": [0, 0, 0, 0, 0, 0, -8, 0]},
                   "requests": [{"length": 4}, {}, {}, {"start": 65, "length": 2}]},

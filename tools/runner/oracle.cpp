@@ -108,8 +108,8 @@ double Oracle::Head::at(int64_t dim) const {
   return values[dim] * factor * (plus_one + static_cast<double>(weight[dim]));
 }
 
-// Two roundings, the first one's error multiplied by the weight.
-double Oracle::Head::lost(int64_t dim) const {
+// Of two roundings; the weight multiplies the error of the first.
+double Oracle::Head::subnormal_error(int64_t dim) const {
   if (weight == nullptr) return 0;
   return kFp32Tiny / 2 * (std::fabs(plus_one + static_cast<double>(weight[dim])) + 1);
 }
@@ -142,7 +142,8 @@ Want Oracle::rotate(const Head& head, int64_t dim, int64_t row) const {
   double own = head.at(dim);
   if (j < 0 || j >= rotary_dim_) {
     if (head.weight == nullptr) return {own};
-    return {limit_to_fp32_range(own), spec_.tolerance.relative * std::fabs(own) + head.lost(dim), ulps};
+    return {limit_to_fp32_range(own), spec_.tolerance.relative * std::fabs(own) + head.subnormal_error(dim),
+            ulps};
   }
 
   int64_t half = rotary_dim_ / 2;
@@ -158,7 +159,7 @@ Want Oracle::rotate(const Head& head, int64_t dim, int64_t row) const {
   double product = rounded_to_fp32(other * sine);
   double result = own * cosine + (is_first ? -product : product);
   double slack = spec_.tolerance.relative * (std::fabs(own * cosine) + std::fabs(other * sine)) + kFp32Tiny;
-  slack += head.lost(dim) * std::fabs(cosine) + head.lost(other_dim) * std::fabs(sine);
+  slack += head.subnormal_error(dim) * std::fabs(cosine) + head.subnormal_error(other_dim) * std::fabs(sine);
   return {limit_to_fp32_range(result), slack, ulps};
 }
 

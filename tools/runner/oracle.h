@@ -39,7 +39,7 @@ class Oracle {
     double plus_one = 0;
 
     double at(int64_t dim) const;
-    double lost(int64_t dim) const;  // at most, of at(dim), where fp32 has subnormals only
+    double subnormal_error(int64_t dim) const;  // at most, of at(dim), from roundings to subnormals of fp32
   };
   // `head` counts those of all rows.
   Head head_of(const std::vector<float>& rows, const std::vector<double>& factors,
