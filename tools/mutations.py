@@ -74,7 +74,7 @@ MUTATIONS = [
     Mutation(
         "weight without its one", "both", "kernels/rms_norm.cuh",
         "return plus_one ? 1.0f + weight : weight;",
-        "return weight;",
+        "return plus_one ? 0.0f + weight : weight;",
     ),
     Mutation(
         "weight of Q for K", "cpu", "cache_ops/cpu_rows.cpp",

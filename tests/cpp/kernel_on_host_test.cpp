@@ -279,10 +279,26 @@ std::string name_of(const Shape& s) {
       .str();
 }
 
+// A thread has two heads of queries, and they have scales of their own.
+Shape scaled_heads(bool is_plain) {
+  Shape s{};
+  s.num_tokens = 257;
+  s.q_heads = 32;
+  s.kv_heads = 16;
+  s.head_size = s.v_head_size = s.rotary_dim = 256;
+  s.block_size = 16;
+  s.dtype = at::kBFloat16;
+  s.kind = CacheKind::flash;
+  s.is_neox = s.has_fp8_queries = s.scales_queries = true;
+  s.is_plain = is_plain;
+  return s;
+}
+
 TEST(KernelOnHost, GivesTheBitsOfTheCpuKernel) {
   at::manual_seed(5);
   Random random(5);
   Served served;
+  for (const bool is_plain : {true, false}) expect_same_as_cpu_kernel(scaled_heads(is_plain), served);
   for (int i = 0; i < 300; ++i) {
     const Shape s = random_shape(random, {1, 2, 9, 40, 129, 256, 257, 300, i % 20 == 0 ? 2049 : 5});
     SCOPED_TRACE(testing::Message() << "case " << i << ": " << name_of(s));
