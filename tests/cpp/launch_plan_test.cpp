@@ -482,14 +482,16 @@ TEST(PlanLaunch, NormedCalls) {
   expect(many, true, 8, 8);
   EXPECT_EQ(many.num_threads(), 64);
   EXPECT_EQ(many.tokens_per_block, 2);
-  const auto kv_only = [](int64_t count) {
-    return [count](RopeCacheParams& p) { p.match_unfused = true, p.num_tokens -= count; };
+  const auto tokens_per_block = [&](int64_t num_kv_only) {
+    const auto change = [&](RopeCacheParams& p) {
+      use_split_value_cache(p);
+      p.match_unfused = true;
+      p.num_tokens -= num_kv_only;
+    };
+    return plan_of(5000, change).tokens_per_block;
   };
-  const auto split_kv_only = [&](int64_t count) {
-    return plan_of(5000, [&](auto& p) { use_split_value_cache(p), kv_only(count)(p); });
-  };
-  EXPECT_EQ(split_kv_only(0).tokens_per_block, 2);
-  EXPECT_EQ(split_kv_only(1).tokens_per_block, 1) << "two tokens of a warp, one of them not normed";
+  EXPECT_EQ(tokens_per_block(0), 2);
+  EXPECT_EQ(tokens_per_block(1), 1) << "two tokens of a warp, one of them not normed";
   expect(plan_of(5000, [](auto& p) { p.match_unfused = true; }), false, 4, 16);
   expect(plan_of(5, [&](auto& p) { resize(p, 512); }), true, 8, 32);
   expect(plan_of(5000, [&](auto& p) { resize(p, 96); }), false, 4, 16);  // 6 slices, no power of two
