@@ -54,12 +54,12 @@ class CacheScale {
   Scale scale_;
 };
 
-// The same as it stands in memory. Calls of the plain form scale fp8 caches alone.
+// The same as it stands in memory. Calls of the usual form scale fp8 caches alone.
 template <typename T, typename CacheT, typename Params>
 class PendingScale {
  public:
   __device__ __forceinline__ PendingScale(const ScaleArray& scales, int head, bool is_wanted) {
-    if constexpr (kHasPlainForm<Params> && std::is_same_v<T, CacheT>) return;
+    if constexpr (kHasUsualForm<Params> && std::is_same_v<T, CacheT>) return;
     is_given_ = is_wanted && scales.data != nullptr;
     if (is_given_) value_ = scales.data[head * scales.head_stride];
   }

@@ -10,7 +10,7 @@ bool fits(int64_t value) {
 }
 
 bool fits_in_bytes(int64_t stride) {
-  return stride >= 0 && stride <= kMaxStrideInBytes;
+  return stride >= 0 && stride <= kMaxByteAddressedStride;
 }
 
 bool fits(const HeadRows& rows) {
@@ -125,15 +125,19 @@ bool has_extensions(const RopeCacheParams& p) {
   return is_normed(p) || p.pos_axis_stride != 0 || is_fp8(p.q_out_dtype);
 }
 
-bool has_plain_form(const RopeCacheParams& p) {
-  const bool is_rotated_whole = p.rotary_dim == p.head_size && p.v_head_size == p.head_size;
-  const bool has_usual_table = p.cos_sin.dtype == DType::fp32 && !p.cos_sin.is_full_width;
+bool has_usual_form(const RopeCacheParams& p) {
   const bool has_usual_rows =
       p.has_cache && p.num_kv_rows == p.num_tokens && p.slot_mapping.size == p.num_tokens;
-  const bool has_usual_outputs = p.k_out.data != nullptr && p.zeros_out.data == nullptr;
   const bool is_scaled = p.k_scale.data != nullptr || p.v_scale.data != nullptr;
-  return is_rotated_whole && has_usual_table && has_usual_rows && has_usual_outputs && !p.has_offs &&
-         !p.has_swa && !p.match_unfused && (!is_scaled || p.cache_dtype != p.dtype);
+  return has_usual_rows && !p.cos_sin.is_full_width && !p.match_unfused &&
+         (!is_scaled || p.cache_dtype != p.dtype);
+}
+
+bool has_plain_form(const RopeCacheParams& p) {
+  const bool is_rotated_whole = p.rotary_dim == p.head_size && p.v_head_size == p.head_size;
+  const bool has_plain_outputs = p.k_out.data != nullptr && p.zeros_out.data == nullptr;
+  return has_usual_form(p) && is_rotated_whole && p.cos_sin.dtype == DType::fp32 && has_plain_outputs &&
+         !p.has_offs && !p.has_swa;
 }
 
 }  // namespace kvrope

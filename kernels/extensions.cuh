@@ -34,7 +34,9 @@ __device__ __forceinline__ bool has_fp8_queries(const Params& p) {
 
 // What code that serves all calls of these parameters must take into account.
 template <typename Params>
-constexpr Presence kMaybeExtended = kIsPlain<Params> ? Presence::never : Presence::maybe;
+constexpr Presence kMaybeExtended =
+    kFormOf<Params> == CallForm::plain || kFormOf<Params> == CallForm::usual ? Presence::never
+                                                                            : Presence::maybe;
 
 // Calls `serve` with always or never for each extension.
 template <typename Serve>
@@ -51,16 +53,15 @@ __device__ __forceinline__ void with_certainty(const Serve& serve, bool is_asked
   }
 }
 
-// Calls `serve` with the presence of each extension. Extended calls have code for each combination. Calls
-// that are not of the plain form have code that knows of all extensions and code that knows of none and has
-// the registers for itself; those with long vectors have no registers for extensions (launch_plan.cpp gives
-// them short ones).
+// Calls `serve` with the presence of each extension. Extended calls have code for each combination. General
+// ones have code that knows of all extensions and code that knows of none and has the registers for itself;
+// those with long vectors have no registers for extensions (launch_plan.cpp gives them short ones).
 template <typename Params, bool kHasShortVectors, typename Serve, typename... Flags>
 __device__ __forceinline__ void with_extensions(const Serve& serve, Flags... is_asked_for) {
-  if constexpr (kHasPlainForm<Params> && !kIsPlain<Params>) {
+  if constexpr (kFormOf<Params> == CallForm::extended) {
     with_certainty(serve, is_asked_for...);
   } else {
-    if constexpr (kHasShortVectors && !kIsPlain<Params>) {
+    if constexpr (kHasShortVectors && kFormOf<Params> == CallForm::general) {
       if ((is_asked_for || ...)) {
         return serve((static_cast<void>(is_asked_for), PresenceOf<Presence::maybe>())...);
       }

@@ -13,6 +13,8 @@ namespace kvrope {
 // Whoever asks for them waits for them.
 template <typename T, int kVec>
 class PendingWeights {
+  static_assert(kVec == 1 || sizeof(T) == 2, "of fp32 there is no rest");
+
  public:
   PendingWeights() = default;
 
@@ -58,10 +60,11 @@ class HeadNorm {
 
   // Starts to load the weights of the slice.
   __device__ __forceinline__ HeadNorm(const Params& p, const LaunchPlan& plan, const Weight& weight,
-                                      const SliceDims& dims, bool is_wanted)
-      : p_(p), plan_(plan), weight_(weight), dims_(dims) {
-    is_given_ = is_present<kNorm>(is_wanted && weight.data != nullptr);
-    if (kHoldsWeights && is_given_) lo_ = {weight, dims.lo}, hi_ = {weight, dims.hi};
+                                      const SliceDims& dims, bool is_given)
+      : p_(p), plan_(plan), weight_(weight), dims_(dims), is_given_(is_given) {
+    if constexpr (kHoldsWeights) {
+      if (is_given) lo_ = {weight, dims.lo}, hi_ = {weight, dims.hi};
+    }
   }
 
   __device__ __forceinline__ bool is_given() const { return is_present<kNorm>(is_given_); }

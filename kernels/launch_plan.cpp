@@ -7,12 +7,12 @@
 namespace kvrope {
 namespace {
 
-// Measured on an H200. Few rows are a matter of latency: one row a thread, and many thin threads for the
-// fewest. Many rows are a matter of bandwidth: two rows a thread, and four from kManyRows on, or eight of
+// Measured on an H200. Few rows are a matter of latency: one row a thread, and short vectors in large blocks
+// for the fewest; in small ones where single elements are stored, of which a multiprocessor takes one at a
+// time. Many rows are a matter of bandwidth: two rows a thread, and four from kManyRows on, or eight of
 // extended calls, in small blocks.
-constexpr int kThinRows = 128, kThinBytesPerVector = kShortVectorBytes, kThreadsOfThin = 256;
-constexpr int kFewRows = 256;
-constexpr int kManyRows = 2048, kThreads = 128, kThinThreads = 64;
+constexpr int kFewestRows = 32, kThinRows = 128, kFewRows = 256, kManyRows = 2048;
+constexpr int kSmallBlock = 64, kBlock = 128, kLargeBlock = 256;
 constexpr int kMaxRowsAtOnce = 64;       // blockDim.z
 constexpr int kMaxBlocksOfRows = 16000;  // grid.y has 65535, for q, k and v
 
@@ -85,9 +85,19 @@ void divide_rows(int heads, int rows_wanted, int* blocks, int* rows_per_block) {
   *rows_per_block = heads > 0 ? ceil_div(heads, *blocks) : 0;
 }
 
-int threads_per_block(int64_t num_rows, bool is_split_or_extended) {
-  if (num_rows <= kThinRows) return kThreadsOfThin;
-  return num_rows >= kManyRows && is_split_or_extended ? kThinThreads : kThreads;
+bool is_split(const RopeCacheParams& p) {
+  return p.has_cache && p.key_cache.layout.dim_split_log2 > 0;
+}
+
+bool is_many(const RopeCacheParams& p) {
+  return p.num_kv_rows >= kManyRows;
+}
+
+int threads_per_block(const RopeCacheParams& p, const LaunchPlan& plan) {
+  const bool is_few = p.num_kv_rows <= kThinRows;
+  if (is_few && plan.values_are_apart) return p.num_kv_rows <= kFewestRows ? kSmallBlock : kBlock;
+  if (is_few && plan.vector_width * size_of(p.dtype) < kLongVectorBytes) return kLargeBlock;
+  return is_many(p) && (is_split(p) || plan.form == CallForm::extended) ? kSmallBlock : kBlock;
 }
 
 int slices_of_row(const RopeCacheParams& p, int vector_width) {
@@ -102,37 +112,48 @@ bool is_extended_with(const RopeCacheParams& p, int width) {
          has_plain_form(p) && has_extensions(p) && slices <= kWarp && (fills_threads || !is_normed(p));
 }
 
-// Few rows get short vectors. With extensions long ones are for extended calls alone (is_extended_with):
-// those of many rows, and those of few whose short vectors would need more than a warp.
+// The usual form has kernels of long vectors, in 16 bits.
+bool is_usual_with(const RopeCacheParams& p, int width) {
+  return width * size_of(p.dtype) == kLongVectorBytes && p.dtype != DType::fp32 && has_usual_form(p) &&
+         !has_extensions(p);
+}
+
+CallForm form_with(const RopeCacheParams& p, int width) {
+  if (is_extended_with(p, width)) return CallForm::extended;
+  if (width > 1 && has_plain_form(p) && !has_extensions(p)) return CallForm::plain;
+  return is_usual_with(p, width) ? CallForm::usual : CallForm::general;
+}
+
+// Few rows get short vectors, but for calls whose form has kernels of long ones alone. With extensions long
+// ones are for extended calls (is_extended_with): those of many rows, and those of few whose short vectors
+// would need more than a warp.
 int vector_width_for(const RopeCacheParams& p) {
-  const int widest = widest_vector(p), thin = std::min(widest, kThinBytesPerVector / size_of(p.dtype));
+  const int widest = widest_vector(p), thin = std::min(widest, kShortVectorBytes / size_of(p.dtype));
   const bool is_few = p.num_kv_rows <= kThinRows;
-  if (!has_extensions(p)) return is_few ? thin : widest;
+  if (!has_extensions(p)) return is_few && form_with(p, widest) != CallForm::usual ? thin : widest;
   const bool has_long = is_extended_with(p, widest) && !(is_few && is_extended_with(p, thin));
   return has_long ? widest : thin;
 }
 
 void plan_rows(const RopeCacheParams& p, LaunchPlan& plan) {
-  const bool is_split = p.has_cache && p.key_cache.layout.dim_split_log2 > 0;
-  const bool is_many = p.num_kv_rows >= kManyRows;
+  const bool is_extended = plan.form == CallForm::extended;
   plan.threads_per_row = slices_of_row(p, plan.vector_width);
   // A power of two, so that watchers have warps of their own, and for the sum of a norm (row_sum.cuh).
   if (plan.keeps_last_of_slot || is_normed(p)) plan.threads_per_row = power_of_two_from(plan.threads_per_row);
   const int rows =
-      std::max(plan.keeps_last_of_slot ? 2 : 1,
-               threads_per_block(p.num_kv_rows, is_split || plan.is_extended) / plan.threads_per_row);
+      std::max(plan.keeps_last_of_slot ? 2 : 1, threads_per_block(p, plan) / plan.threads_per_row);
   // The tokens of a warp go through the sum of a norm together (row_sum.cuh): KV-only rows do not.
   const bool fits_warp =
       !is_normed(p) || (2 * plan.threads_per_row <= kWarp && p.num_kv_rows == p.num_tokens);
   const bool has_pairs = rows > 1 && p.num_kv_rows > kFewRows && fits_warp;
   plan.tokens_per_block =
-      has_pairs && (is_split || (is_many && (plan.is_extended || p.num_kv_heads < rows))) ? 2 : 1;
+      has_pairs && (is_split(p) || (is_many(p) && (is_extended || p.num_kv_heads < rows))) ? 2 : 1;
   plan.rows_at_once = std::min(rows / plan.tokens_per_block, kMaxRowsAtOnce);
   plan.distances_in_row =
       static_cast<uint32_t>((std::min(kWarp, plan.threads_per_row) - 1) * plan.tokens_per_block);
   plan.kv_rows_at_once = plan.keeps_last_of_slot ? plan.rows_at_once / 2 : plan.rows_at_once;
-  const int rows_of_many = plan.is_extended ? 8 : 4;
-  const int rows_per_thread = p.num_kv_rows <= kFewRows ? 1 : is_many ? rows_of_many : 2;
+  const int rows_of_many = is_extended ? 8 : 4;
+  const int rows_per_thread = p.num_kv_rows <= kFewRows ? 1 : is_many(p) ? rows_of_many : 2;
   divide_rows(p.num_q_heads, plan.rows_at_once * rows_per_thread, &plan.q_blocks, &plan.rows_per_q_block);
   divide_rows(p.num_kv_heads, plan.kv_rows_at_once * rows_per_thread, &plan.kv_blocks,
               &plan.rows_per_kv_block);
@@ -164,12 +185,11 @@ LaunchPlan plan_launch(const RopeCacheParams& p) {
   plan.vector_width = vector_width_for(p);
   plan.use_pdl = true;
   plan.keeps_last_of_slot = p.has_cache && p.num_kv_rows <= kFewRows && p.slot_mapping.size > 1;
-  plan.is_extended = is_extended_with(p, plan.vector_width);
-  plan_rows(p, plan);
-  plan.q_heads_per_group = Divisor<uint32_t>(std::max(1, p.num_q_heads / std::max(1, p.num_kv_heads)));
-  plan.is_plain = plan.vector_width > 1 && has_plain_form(p) && !has_extensions(p);
+  plan.form = form_with(p, plan.vector_width);
   plan.values_are_apart = p.has_cache && !p.value_cache.layout.has_contiguous_dims(2);
   plan.values_are_tiled = plan.values_are_apart && p.num_kv_rows > kFewRows;
+  plan_rows(p, plan);
+  plan.q_heads_per_group = Divisor<uint32_t>(std::max(1, p.num_q_heads / std::max(1, p.num_kv_heads)));
   if (plan.values_are_tiled) plan_tiles(p, plan);
   return plan;
 }

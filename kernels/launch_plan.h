@@ -7,13 +7,16 @@ namespace kvrope {
 
 constexpr int kMaxThreadsPerBlock = 512;
 constexpr int kWarp = 32;
-constexpr int kShortVectorBytes = 8;
+constexpr int kShortVectorBytes = 8, kLongVectorBytes = 16;
 constexpr int kTileTokens = 16;  // as many as fill 16 bytes of fp8
+
+// What kernels know of a call while they are compiled: nothing; that it has the usual form, or the plain one
+// (compact_params.h, plain_call.cuh); that it has the plain form and extensions (extensions.cuh).
+enum class CallForm { general, usual, plain, extended };
 
 struct LaunchPlan {
   int vector_width;  // elements a thread moves at once: a power of two, at most 16 bytes of dtype
-  bool is_plain;     // plain_call.cuh
-  bool is_extended;  // extensions.cuh
+  CallForm form;
   bool use_pdl;
   bool keeps_last_of_slot;  // few rows: of those with one slot the last is kept (last_of_slot.cuh)
   bool values_are_apart;    // head dimensions of the value cache are not neighbours

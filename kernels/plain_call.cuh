@@ -1,28 +1,33 @@
-// What a call may ask for beyond the usual. Kernels of plain calls (compact_params.h) know while they are
-// compiled that nothing of it is asked for; their parameters are of a type of their own with the same
-// contents. A launch of a microsecond spends most of its time fetching its instructions: plain calls need
-// half as many. Extended calls have the sizes, rows and tables of plain ones, and extensions
-// (extensions.cuh).
+// What a call may ask for beyond the plainest. Kernels know while they are compiled what calls of their form
+// (launch_plan.h) do not ask for; their parameters are of a type of their own with the same contents. A launch
+// of a microsecond consists of few instructions, and in a long one the registers that an option takes are
+// missed: plain calls need half as many instructions as general ones.
 #pragma once
 
 #include <type_traits>
 
-#include "rope_cache_params.h"
+#include "launch_plan.h"
 
 namespace kvrope {
 
 struct PlainParams : CompactParams {};
 struct ExtendedParams : CompactParams {};
+struct UsualParams : CompactParams {};
 
 template <typename Params>
-constexpr bool kIsPlain = false;
+constexpr CallForm kFormOf = CallForm::general;
 template <>
-inline constexpr bool kIsPlain<PlainParams> = true;
+inline constexpr CallForm kFormOf<PlainParams> = CallForm::plain;
+template <>
+inline constexpr CallForm kFormOf<ExtendedParams> = CallForm::extended;
+template <>
+inline constexpr CallForm kFormOf<UsualParams> = CallForm::usual;
 
+// Whether calls with these parameters have the plain form, the usual one (compact_params.h).
 template <typename Params>
-constexpr bool kHasPlainForm = kIsPlain<Params>;
-template <>
-inline constexpr bool kHasPlainForm<ExtendedParams> = true;
+constexpr bool kHasPlainForm = kFormOf<Params> == CallForm::plain || kFormOf<Params> == CallForm::extended;
+template <typename Params>
+constexpr bool kHasUsualForm = kFormOf<Params> != CallForm::general;
 
 template <typename Params>
 using IndexOf = decltype(Params::num_tokens);
@@ -50,17 +55,17 @@ __device__ __forceinline__ bool has_k_out(const Params& p) {
 // Without keys there are no values either: queries are rotated alone.
 template <typename Params>
 __device__ __forceinline__ bool has_keys(const Params& p) {
-  return kHasPlainForm<Params> || p.num_kv_heads > 0;
+  return kHasUsualForm<Params> || p.num_kv_heads > 0;
 }
 
 template <typename Params>
 __device__ __forceinline__ bool matches_unfused(const Params& p) {
-  return !kHasPlainForm<Params> && p.match_unfused;
+  return !kHasUsualForm<Params> && p.match_unfused;
 }
 
 template <typename Params>
 __device__ __forceinline__ bool has_full_width_table(const Params& p) {
-  return !kHasPlainForm<Params> && p.cos_sin.is_full_width;
+  return !kHasUsualForm<Params> && p.cos_sin.is_full_width;
 }
 
 template <typename Params>
@@ -76,13 +81,13 @@ __device__ __forceinline__ int rotary_dim_offset(const Params& p) {
 // Whether a row of k and v has a position and is rotated; the others, KV-only, are final already.
 template <typename Params>
 __device__ __forceinline__ bool is_token(const Params& p, IndexOf<Params> row) {
-  return kHasPlainForm<Params> || row < p.num_tokens;
+  return kHasUsualForm<Params> || row < p.num_tokens;
 }
 
 // Whether slot_mapping says anything of a row.
 template <typename Params>
 __device__ __forceinline__ bool has_slot(const Params& p, IndexOf<Params> row) {
-  return kHasPlainForm<Params> || (p.has_cache && row < p.slot_mapping.size);
+  return kHasUsualForm<Params> || (p.has_cache && row < p.slot_mapping.size);
 }
 
 }  // namespace kvrope

@@ -15,7 +15,7 @@
 // A thread serves one slice of some rows: two vectors lo, hi of kVec elements (slice_dims.cuh), or as many
 // single elements where values lie apart and rows are few. Which thread serves which is thread_work.cuh's
 // business. One launch serves every dtype pair, layout, stride and size;
-// compiled in are the element types, the vector width, the style, and whether the call is plain, or extended
+// compiled in are the element types, the vector width, the style, and what form the call has
 // (plain_call.cuh). What few calls ask for is out of line.
 //
 // The position of a token is read, never derived from an index; arithmetic is fp32 and rounds once, at the
@@ -34,6 +34,7 @@
 #include "row_indices.cuh"
 #include "slots.cuh"
 #include "thread_work.cuh"
+#include "value_slice.cuh"
 #include "value_tile.cuh"
 
 namespace kvrope {
@@ -86,12 +87,6 @@ __device__ __forceinline__ SliceDims dims_of_slice(const Params& p, bool is_neox
   return slice_dims<kVec>(shape, is_neox, slice);
 }
 
-template <int kVec, typename Params>
-__device__ __forceinline__ SliceDims dims_of_value_slice(const Params& p, int slice) {
-  if constexpr (kHasPlainForm<Params>) return slice_of_whole_head<kVec>(p.v_head_size, false, slice);
-  return slice_dims<kVec>({p.v_head_size, 0, 0}, true, slice);
-}
-
 // Rows at fault, or padding whose position is in no table. Out of line: a launch of a microsecond waits for
 // instructions that it skips, too, and a call is few of them.
 template <typename T, int kVec, bool kIsNeox, typename Params, typename Index>
@@ -117,11 +112,10 @@ __device__ __noinline__ void serve_faulty_keys(const Params& p, RowWork<Index> w
   if (dims.has_lo) fill_rows<T, kVec>(p.k_out, work, dims, out_of_table_value<Index>(p, work.token));
 }
 
-// Whether a thread has a slice of its row. Where heads are normed in the plain form all have
-// (launch_plan.cpp).
-template <Presence kNorm, typename Params>
+// Whether a thread has a slice of its row. In extended calls that norm heads all have (launch_plan.cpp).
+template <Presence kNorm>
 __device__ __forceinline__ bool has_slice_of_row(const SliceDims& dims) {
-  return (kHasPlainForm<Params> && kNorm == Presence::always) || dims.has_lo;
+  return kNorm == Presence::always || dims.has_lo;
 }
 
 // Without a norm threads without a slice have returned.
@@ -140,16 +134,16 @@ template <typename T, int kVec, bool kIsNeox, Presence kNorm, Presence kAxes, Pr
 __device__ __forceinline__ void query_rows(const Params& p, const LaunchPlan& plan,
                                            const RowWork<Index>& work) {
   SliceDims dims = dims_of_slice<kVec>(p, kIsNeox, true, work.slice);
-  const bool has_slice = has_slice_of_row<kNorm, Params>(dims);
-  const bool takes_part = is_present<kNorm>(p.q_weight.data != nullptr);
-  if (work.token >= p.num_tokens || work.head >= work.end || !(has_slice || takes_part)) return;
+  const bool has_slice = has_slice_of_row<kNorm>(dims);
+  const bool is_normed = is_present<kNorm>(p.q_weight.data != nullptr);
+  if (work.token >= p.num_tokens || work.head >= work.end || !(has_slice || is_normed)) return;
   if (kNorm != Presence::never && !has_slice) dims = dims_of_slice<kVec>(p, kIsNeox, true, 0);
   const T* from = head_of<const T>(p.q, work.token, work.head);
   wait_for_earlier_kernels();
   HeadSlice<T, kVec> x = load_slice<T, kVec>(from, p.q.dim_stride, dims);
   const PendingPosition<Params, kAxes> pending(p, work.token, true);
   QueryOutput<T, kVec, kFp8, Params> output(p, plan, work.token, work.head);
-  const HeadNorm<T, kVec, kNorm, Params> norm(p, plan, p.q_weight, dims, true);
+  const HeadNorm<T, kVec, kNorm, Params> norm(p, plan, p.q_weight, dims, is_normed);
   SliceRotation<kIsNeox, kVec, Params, kAxes> rotation(p, dims);
 
   const CheckedPosition<Index, kNumAxesOf<kAxes>> position = pending.checked(p);
@@ -179,7 +173,7 @@ template <typename T, typename CacheT, int kVec, bool kIsNeox, Presence kNorm, P
 __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan,
                                          const RowWork<Index>& work) {
   SliceDims dims = dims_of_slice<kVec>(p, kIsNeox, is_token(p, work.token), work.slice);
-  const bool has_slice = has_slice_of_row<kNorm, Params>(dims);
+  const bool has_slice = has_slice_of_row<kNorm>(dims);
   const bool is_normed = is_present<kNorm>(p.k_weight.data != nullptr) && is_token(p, work.token);
   const bool has_work = work.head < work.end && (has_slice || is_normed);
   if (work.token >= p.num_kv_rows || !(has_work || plan.keeps_last_of_slot)) return;
@@ -229,16 +223,16 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
   }
 }
 
-template <typename T, typename CacheT, int kVec, Presence kAxes, typename Params, typename Index>
+// Slice is ValueVectors or ValueElements.
+template <typename T, typename CacheT, typename Slice, Presence kAxes, typename Params, typename Index>
 __device__ __forceinline__ void value_rows(const Params& p, const LaunchPlan& plan,
                                            const RowWork<Index>& work) {
-  const SliceDims dims = dims_of_value_slice<kVec>(p, work.slice);
-  const bool has_work = work.head < work.end && dims.has_lo;
+  Slice x(p, plan, work.slice);
+  const bool has_work = work.head < work.end && !x.is_empty();
   if (work.token >= p.num_kv_rows || !(has_work || plan.keeps_last_of_slot)) return;
   const T* from = head_of<const T>(p.v, work.token, work.head);
   wait_for_earlier_kernels();
-  HeadSlice<T, kVec> x;
-  if (has_work) x = load_slice<T, kVec>(from, p.v.dim_stride, dims);
+  if (has_work) x.load(from);
   const PendingKvRow<Params, kAxes> row(p, work.token);
   const PendingScale<T, CacheT, Params> pending_scale(p.v_scale, work.head, has_work);
   const bool sees_one = sees_later_row(p, plan, work.token, row.pending_slot());
@@ -250,64 +244,17 @@ __device__ __forceinline__ void value_rows(const Params& p, const LaunchPlan& pl
   CacheT* cache = cache_row<CacheT>(p.value_cache, p.block_size, slot.value, work.head);
 #pragma unroll 1
   for (int head = work.head;;) {
-    store_slice(cache, p.value_cache.layout, dims, to_cache_type<CacheT>(scale, x, widen(x)));
+    x.store(scale, cache);
     if ((head += work.step) >= work.end) return;
     scale = scale_of_head<T, CacheT>(p, p.v_scale, head);
     from += product(static_cast<Index>(work.step), p.v.head_stride);
     cache += product(static_cast<Index>(work.step), p.value_cache.layout.head_stride);
-    x = load_slice<T, kVec>(from, p.v.dim_stride, dims);
+    x.load(from);
   }
 }
 
-// Few rows whose values lie apart in the cache: a thread moves single elements, and lanes go along head
-// dimensions. Sectors that are written in part take L2 a while each, and the fewer lines a warp writes the
-// better.
-template <typename T, typename CacheT, int kVec, Presence kAxes, typename Params, typename Index>
-__device__ __forceinline__ void value_elements(const Params& p, const LaunchPlan& plan,
-                                               const RowWork<Index>& work) {
-  constexpr int kElements = 2 * kVec;  // of each thread of a row, which together hold a head
-  const bool has_work = work.head < work.end;
-  if (work.token >= p.num_kv_rows || !(has_work || plan.keeps_last_of_slot)) return;
-  const T* from = head_of<const T>(p.v, work.token, work.head);
-  const auto load = [&](T* x) {
-#pragma unroll
-    for (int j = 0; j < kElements; ++j) {
-      const int dim = work.slice + j * plan.threads_per_row;
-      if (dim < p.v_head_size) x[j] = from[product(static_cast<Index>(dim), p.v.dim_stride)];
-    }
-  };
-  wait_for_earlier_kernels();
-  T x[kElements];
-  if (has_work) load(x);
-  const PendingKvRow<Params, kAxes> row(p, work.token);
-  const PendingScale<T, CacheT, Params> pending_scale(p.v_scale, work.head, has_work);
-  const bool sees_one = sees_later_row(p, plan, work.token, row.pending_slot());
-
-  const CheckedIndex<Index> slot = row.slot(p);
-  CacheScale scale = pending_scale.scale(p);
-  if (is_superseded(p, plan, work.token, slot, sees_one) || !has_work) return;
-  if (!slot.is_valid || !row.position(p).is_valid) return;
-  CacheT* cache = cache_row<CacheT>(p.value_cache, p.block_size, slot.value, work.head);
-#pragma unroll 1
-  for (int head = work.head;;) {
-#pragma unroll
-    for (int j = 0; j < kElements; ++j) {
-      const int dim = work.slice + j * plan.threads_per_row;
-      if (dim < p.v_head_size) {
-        cache[product(static_cast<Index>(dim), p.value_cache.layout.dim_outer_stride)] =
-            to_cache_type<CacheT>(scale, x[j]);
-      }
-    }
-    if ((head += work.step) >= work.end) return;
-    scale = scale_of_head<T, CacheT>(p, p.v_scale, head);
-    from += product(static_cast<Index>(work.step), p.v.head_stride);
-    cache += product(static_cast<Index>(work.step), p.value_cache.layout.head_stride);
-    load(x);
-  }
-}
-
-// Params is PlainParams for plain calls, ExtendedParams for extended ones, CompactParams for others with
-// vectors, RopeCacheParams for single elements.
+// Params is that of the call's form (plain_call.cuh): CompactParams for general calls with vectors,
+// RopeCacheParams for single elements.
 template <typename Params, typename T, typename CacheT, int kVec, bool kIsNeox>
 __global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)
     rope_cache_kernel(const __grid_constant__ Params p, const __grid_constant__ LaunchPlan plan) {
@@ -339,8 +286,10 @@ __global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)
   if (plan.values_are_tiled) return value_tile<T, CacheT, kVec>(p, plan, block);
   with_extensions<Params, kHasShortVectors>(
       [&](auto axes) {
-        plan.values_are_apart ? value_elements<T, CacheT, kVec, axes()>(p, plan, rows_of_kv())
-                              : value_rows<T, CacheT, kVec, axes()>(p, plan, rows_of_kv());
+        using Vectors = ValueVectors<T, CacheT, kVec, Params>;
+        using Elements = ValueElements<T, CacheT, kVec, Params>;
+        plan.values_are_apart ? value_rows<T, CacheT, Elements, axes()>(p, plan, rows_of_kv())
+                              : value_rows<T, CacheT, Vectors, axes()>(p, plan, rows_of_kv());
       },
       p.pos_axis_stride != 0);
 }

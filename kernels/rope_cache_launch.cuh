@@ -23,8 +23,8 @@ cudaError_t launch_kernel(const Params& params, const LaunchPlan& plan, int64_t 
   return cudaLaunchKernelEx(&config, rope_cache_kernel<Params, T, CacheT, kVec, kIsNeox>, params, plan);
 }
 
-// Vectors of 8 and 16 bytes, those of aligned calls, have instances for plain calls, and in the dtypes and
-// style of newer models for extended calls.
+// Vectors of 8 and 16 bytes, those of aligned calls, have instances for plain calls, in 16 bits those of 16
+// bytes for usual calls, and in the style of newer models both for extended calls.
 template <typename T, typename CacheT, int kVec, bool kIsNeox>
 cudaError_t launch_instance(const RopeCacheParams& p, const LaunchPlan& plan, cudaStream_t stream) {
   const auto launch = [&](const auto& params) {
@@ -34,11 +34,14 @@ cudaError_t launch_instance(const RopeCacheParams& p, const LaunchPlan& plan, cu
     return launch(p);
   } else {
     const CompactParams compact = make_compact(p);
-    if constexpr (kVec * sizeof(T) >= 8) {
-      if (plan.is_plain) return launch(PlainParams{compact});
+    if constexpr (kVec * sizeof(T) >= kShortVectorBytes) {
+      if (plan.form == CallForm::plain) return launch(PlainParams{compact});
       if constexpr (kIsNeox && sizeof(T) == 2) {
-        if (plan.is_extended) return launch(ExtendedParams{compact});
+        if (plan.form == CallForm::extended) return launch(ExtendedParams{compact});
       }
+    }
+    if constexpr (kVec * sizeof(T) == kLongVectorBytes && sizeof(T) == 2) {
+      if (plan.form == CallForm::usual) return launch(UsualParams{compact});
     }
     return launch(compact);
   }

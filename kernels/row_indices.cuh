@@ -66,7 +66,8 @@ struct CheckedPosition {
   // On the axis in the lowest bits (FrequencyAxes), without an index into registers.
   __device__ __forceinline__ Index on(uint32_t axis) const {
     if constexpr (kAxes == 1) return value[0];
-    return axis % 4 == 0 ? value[0] : axis % 4 == 1 ? value[1] : value[kAxes - 1];
+    const uint32_t lowest = axis % (1u << FrequencyAxes::kBits);
+    return lowest == 0 ? value[0] : lowest == 1 ? value[1] : value[kAxes - 1];
   }
 };
 

@@ -171,7 +171,7 @@ TEST(CompactParams, EveryNumberMustFitInThirtyOneBits) {
                                              &p.swa_slot_mapping.stride, &p.cos_sin.row_stride};
     for (const auto& [name, number] : numbers) {
       const int64_t before = *number;
-      const int64_t largest = byte_strides.count(number) ? kMaxStrideInBytes : INT32_MAX;
+      const int64_t largest = byte_strides.count(number) ? kMaxByteAddressedStride : INT32_MAX;
       for (const int64_t value : {too_large, largest + 1}) {
         *number = value;
         EXPECT_FALSE(is_compact(p)) << name << " of " << value;
