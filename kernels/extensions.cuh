@@ -36,7 +36,7 @@ __device__ __forceinline__ bool has_fp8_queries(const Params& p) {
 template <typename Params>
 constexpr Presence kMaybeExtended =
     kFormOf<Params> == CallForm::plain || kFormOf<Params> == CallForm::usual ? Presence::never
-                                                                            : Presence::maybe;
+                                                                             : Presence::maybe;
 
 // Calls `serve` with always or never for each extension.
 template <typename Serve>

@@ -1,7 +1,7 @@
 // What a call may ask for beyond the plainest. Kernels know while they are compiled what calls of their form
-// (launch_plan.h) do not ask for; their parameters are of a type of their own with the same contents. A launch
-// of a microsecond consists of few instructions, and in a long one the registers that an option takes are
-// missed: plain calls need half as many instructions as general ones.
+// (launch_plan.h) do not ask for; their parameters are of a type of their own with the same contents. A
+// launch of a microsecond consists of few instructions, and in a long one the registers that an option takes
+// are missed: plain calls need half as many instructions as general ones.
 #pragma once
 
 #include <type_traits>

@@ -21,7 +21,9 @@ class ValueVectors {
 
   __device__ __forceinline__ bool is_empty() const { return !dims_.has_lo; }
 
-  __device__ __forceinline__ void load(const T* row) { x_ = load_slice<T, kVec>(row, p_.v.dim_stride, dims_); }
+  __device__ __forceinline__ void load(const T* row) {
+    x_ = load_slice<T, kVec>(row, p_.v.dim_stride, dims_);
+  }
 
   __device__ __forceinline__ void store(const CacheScale& scale, CacheT* row) const {
     store_slice(row, p_.value_cache.layout, dims_, to_cache_type<CacheT>(scale, x_, widen(x_)));

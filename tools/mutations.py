@@ -164,8 +164,24 @@ MUTATIONS = [
     ),
     Mutation(
         "axis of width for height", "device", "kernels/row_indices.cuh",
-        "axis % 4 == 1 ? value[1] : value[kAxes - 1];",
-        "axis % 4 == 1 ? value[kAxes - 1] : value[1];",
+        "lowest == 1 ? value[1] : value[kAxes - 1];",
+        "lowest == 1 ? value[kAxes - 1] : value[1];",
+    ),
+    # --- forms of calls
+    Mutation(
+        "offsets of usual calls ignored", "device", "kernels/plain_call.cuh",
+        "return !kHasPlainForm<Params> && p.has_offs;",
+        "return !kHasUsualForm<Params> && p.has_offs;",
+    ),
+    Mutation(
+        "window of usual calls ignored", "device", "kernels/plain_call.cuh",
+        "return !kHasPlainForm<Params> && p.has_swa;",
+        "return !kHasUsualForm<Params> && p.has_swa;",
+    ),
+    Mutation(
+        "usual calls rotate whole heads", "device", "kernels/rope_cache.cuh",
+        "if constexpr (kHasPlainForm<Params>) return slice_of_whole_head<kVec>(p.head_size, true, slice);",
+        "if constexpr (kHasUsualForm<Params>) return slice_of_whole_head<kVec>(p.head_size, true, slice);",
     ),
     # --- fp8 queries
     Mutation(

@@ -39,11 +39,18 @@ template <typename T, typename CacheT, int kVec, bool kIsNeox>
 void run_instance(const RopeCacheParams& p, const LaunchPlan& plan) {
   if constexpr (kVec == 1) return run_blocks<T, CacheT, kVec, kIsNeox>(p, plan, p);
   if constexpr (kVec * sizeof(T) >= kShortVectorBytes) {
-    if (plan.is_plain) return run_blocks<T, CacheT, kVec, kIsNeox>(PlainParams{make_compact(p)}, plan, p);
+    if (plan.form == CallForm::plain) {
+      return run_blocks<T, CacheT, kVec, kIsNeox>(PlainParams{make_compact(p)}, plan, p);
+    }
   }
   if constexpr (kIsNeox && kVec >= 4 && sizeof(T) == 2) {
-    if (plan.is_extended) {
+    if (plan.form == CallForm::extended) {
       return run_blocks<T, CacheT, kVec, kIsNeox>(ExtendedParams{make_compact(p)}, plan, p);
+    }
+  }
+  if constexpr (kVec == 8) {
+    if (plan.form == CallForm::usual) {
+      return run_blocks<T, CacheT, kVec, kIsNeox>(UsualParams{make_compact(p)}, plan, p);
     }
   }
   run_blocks<T, CacheT, kVec, kIsNeox>(make_compact(p), plan, p);
@@ -85,7 +92,8 @@ struct Shape {
   bool is_fp8;
   CacheKind kind;
   bool is_neox, is_full_width;
-  bool is_plain;  // asks for nothing beyond the usual, but for norms
+  CallForm form;  // plain too where there are extensions besides
+  bool has_offs, has_window, has_zeros_out, lacks_k_out, has_16_bit_table;
   bool has_runs;  // slots follow each other
   bool in_place;
   bool match_unfused;
@@ -114,7 +122,7 @@ void add_axes(const Shape& s, FusedArguments& args) {
 }
 
 // Slots in random order or in runs that break off, padding, a window table, offsets, two rows with one slot;
-// strided q. Plain calls have none of the window, offsets and zeros_out.
+// strided q.
 FusedArguments make_call(const Shape& s) {
   const int64_t rows = s.num_tokens + s.kv_only, num_blocks = rows * 2 / s.block_size + 5;
   const auto random = [&](at::IntArrayRef shape) { return at::randn(shape).to(s.dtype); };
@@ -133,7 +141,7 @@ FusedArguments make_call(const Shape& s) {
   args.value_cache = args.flash_layout               ? cache({nb, bs, s.kv_heads, s.v_head_size})
                      : s.kind == CacheKind::shuffled ? cache({nb, s.kv_heads, bs / x, s.v_head_size, x})
                                                      : cache({nb, s.kv_heads, s.v_head_size, bs});
-  const int64_t num_slots = s.is_plain ? rows : rows - 1;
+  const int64_t num_slots = s.form == CallForm::general ? rows - 1 : rows;
   if (s.has_runs) {
     args.slot_mapping = at::arange(num_slots, at::kLong) + (s.num_tokens % 3) * 8;
     args.slot_mapping.slice(0, num_slots / 2).add_(1);
@@ -143,16 +151,16 @@ FusedArguments make_call(const Shape& s) {
   }
   if (rows > 4 && rows <= 256) args.slot_mapping[1] = args.slot_mapping[2].item<int64_t>();
   args.pos = at::randint(8, 32, {s.num_tokens}, at::kInt);
-  if (s.is_plain) {
-    if (!s.has_runs) args.pos[0] = 70;  // beyond the table, in a padding row
-  } else {
-    args.offs = at::randint(-8, 32, {s.num_tokens}, at::kLong);
+  if (s.form == CallForm::plain && !s.has_runs) args.pos[0] = 70;  // beyond the table, in a padding row
+  if (s.has_offs) args.offs = at::randint(-8, 32, {s.num_tokens}, at::kLong);
+  if (s.has_window) {
     args.swa_slot_mapping = s.has_runs ? at::arange(nb * bs, at::kInt) : at::randperm(nb * bs, at::kInt);
     args.swa_slot_mapping->slice(0, 0, 5).fill_(-1);
   }
   if (s.has_axes) add_axes(s, args);
   args.cos_sin = at::randn({64, s.is_full_width ? 2 * s.rotary_dim : s.rotary_dim});
-  if (s.is_fp8 || !s.is_plain) args.k_scale = at::rand({s.kv_heads}) + 0.5;
+  if (s.has_16_bit_table) args.cos_sin = args.cos_sin.to(at::kBFloat16);
+  if (s.is_fp8 || s.form == CallForm::general) args.k_scale = at::rand({s.kv_heads}) + 0.5;
   if (s.has_fp8_queries && s.scales_queries) args.q_scale = at::rand({s.kv_heads}) + 0.5;
   if (s.is_fp8) args.v_scale = at::rand({}) + 0.5;
   args.is_neox = s.is_neox;
@@ -179,11 +187,10 @@ FusedArguments with_own_outputs(const FusedArguments& args, const Shape& s) {
   own.q_out = make_q_out(s, args);
   if (s.in_place) {
     if (!s.has_fp8_queries) own.q_out = own.q = args.q.clone();
-    own.k_out = own.k = args.k.clone();
-  } else {
-    own.k_out = at::full(args.k.sizes(), -1.0, args.k.options());
+    own.k = args.k.clone();
   }
-  if (!s.is_plain) own.zeros_out = at::full(args.q.sizes(), -1.0, args.q.options());
+  if (!s.lacks_k_out) own.k_out = s.in_place ? own.k : at::full(args.k.sizes(), -1.0, args.k.options());
+  if (s.has_zeros_out) own.zeros_out = at::full(args.q.sizes(), -1.0, args.q.options());
   return own;
 }
 
@@ -197,11 +204,12 @@ FaultRecord run_with_record(const FusedArguments& args, Operation operation = Op
 
 // How many calls each of the kernels served that are compiled for some calls alone.
 struct Served {
-  int plain = 0, extended = 0, normed_by_warps = 0;
+  int plain = 0, usual = 0, extended = 0, normed_by_warps = 0;
 
   void count(const LaunchPlan& plan, bool is_normed) {
-    plain += plan.is_plain;
-    extended += plan.is_extended;
+    plain += plan.form == CallForm::plain;
+    usual += plan.form == CallForm::usual;
+    extended += plan.form == CallForm::extended;
     normed_by_warps += is_normed && plan.threads_per_row > kWarp;
   }
 };
@@ -213,8 +221,8 @@ void expect_same_as_cpu_kernel(const Shape& shape, Served& served) {
   run_on_cpu("test", make_params(cpu));
   EXPECT_EQ(run_with_record(host).is_claimed, 0) << "padding is no fault";
   EXPECT_TRUE(is_same_bits(*cpu.q_out, *host.q_out)) << "q_out";
-  EXPECT_TRUE(is_same_bits(*cpu.k_out, *host.k_out)) << "k_out";
-  EXPECT_TRUE(shape.is_plain || is_same_bits(*cpu.zeros_out, *host.zeros_out)) << "zeros_out";
+  EXPECT_TRUE(!cpu.k_out || is_same_bits(*cpu.k_out, *host.k_out)) << "k_out";
+  EXPECT_TRUE(!cpu.zeros_out || is_same_bits(*cpu.zeros_out, *host.zeros_out)) << "zeros_out";
   EXPECT_TRUE(is_same_bits(cpu.key_cache, host.key_cache)) << "key_cache";
   EXPECT_TRUE(is_same_bits(cpu.value_cache, host.value_cache)) << "value_cache";
 }
@@ -228,17 +236,24 @@ int64_t one_of(Random& random, const std::vector<int64_t>& values) {
 Shape random_shape(Random& random, std::vector<int64_t> token_counts) {
   const auto one_of = [&](const std::vector<int64_t>& values) { return kvrope::one_of(random, values); };
   Shape s{};
-  s.is_plain = one_of({0, 1}) != 0;
+  s.form = static_cast<CallForm>(one_of({0, 1, 2}));  // general, usual or plain
+  const bool is_plain = s.form == CallForm::plain, is_general = s.form == CallForm::general;
+  const auto has_option = [&] { return is_general || (!is_plain && one_of({0, 1}) != 0); };
+  s.has_offs = has_option();
+  s.has_window = has_option();
+  s.has_zeros_out = has_option();
+  s.lacks_k_out = !is_general && has_option();
+  s.has_16_bit_table = !is_plain && one_of({0, 1}) != 0;
   s.has_runs = one_of({0, 1}) != 0;
   s.num_tokens = one_of(token_counts);
-  s.kv_only = s.is_plain ? 0 : one_of({0, 1, 3});
+  s.kv_only = is_general ? one_of({0, 1, 3}) : 0;
   if (s.kv_only == 3) s.num_tokens = one_of({s.num_tokens, 0});
   s.kv_heads = one_of({1, 2, 3});
   s.q_heads = s.kv_heads * one_of({1, 4, 7});
   s.head_size = one_of({16, 20, 48, 64, 46, 128, 256});
   s.in_place = one_of({0, 1}) != 0;
-  s.v_head_size = s.is_plain ? s.head_size : one_of({s.head_size, 24, 33});
-  s.rotary_dim = s.is_plain ? s.head_size : one_of({s.head_size, s.head_size / 2 / 2 * 2, 2});
+  s.v_head_size = is_plain ? s.head_size : one_of({s.head_size, 24, 33});
+  s.rotary_dim = is_plain ? s.head_size : one_of({s.head_size, s.head_size / 2 / 2 * 2, 2});
   s.offset = one_of({0, s.head_size - s.rotary_dim, (s.head_size - s.rotary_dim) / 2});
   s.block_size = one_of({16, 32, 48});
   do {
@@ -248,8 +263,8 @@ Shape random_shape(Random& random, std::vector<int64_t> token_counts) {
   s.is_fp8 = one_of({0, 1}) != 0;
   s.kind = static_cast<CacheKind>(one_of({0, 1, 2}));
   s.is_neox = one_of({0, 1}) != 0;
-  s.is_full_width = !s.is_plain && one_of({0, 1}) != 0;
-  s.match_unfused = !s.is_plain && one_of({0, 0, 1}) != 0;
+  s.is_full_width = is_general && one_of({0, 1}) != 0;
+  s.match_unfused = is_general && one_of({0, 0, 1}) != 0;
   if (one_of({0, 1}) == 0) return s;
   if (one_of({0, 1, 1}) != 0) s.is_neox = true, s.dtype = at::kBFloat16;  // extended calls
   s.norms_q = one_of({0, 1}) != 0;
@@ -270,17 +285,20 @@ std::string name_of(const Shape& s) {
                                << s.kv_heads << ", D " << s.head_size << ", Dv " << s.v_head_size << ", R "
                                << s.rotary_dim << " at " << s.offset << ", layout "
                                << static_cast<int>(s.kind) << ", fp8 " << s.is_fp8 << ", neox " << s.is_neox
-                               << ", plain " << s.is_plain << ", runs " << s.has_runs << ", unfused "
-                               << s.match_unfused << ", norm " << s.norms_q << s.norms_k << ", weights fp32 "
-                               << s.has_fp32_weights << " strided " << s.has_strided_weights << " plus one "
-                               << s.weight_plus_one << ", axes " << s.has_axes << " interleaved "
-                               << s.is_interleaved << ", fp8 queries " << s.has_fp8_queries << " e5m2 "
-                               << s.is_e5m2 << " scaled " << s.scales_queries)
+                               << ", form " << static_cast<int>(s.form) << ", offs " << s.has_offs
+                               << ", window " << s.has_window << ", zeros_out " << s.has_zeros_out
+                               << ", no k_out " << s.lacks_k_out << ", 16-bit table " << s.has_16_bit_table
+                               << ", runs " << s.has_runs << ", unfused " << s.match_unfused << ", norm "
+                               << s.norms_q << s.norms_k << ", weights fp32 " << s.has_fp32_weights
+                               << " strided " << s.has_strided_weights << " plus one " << s.weight_plus_one
+                               << ", axes " << s.has_axes << " interleaved " << s.is_interleaved
+                               << ", fp8 queries " << s.has_fp8_queries << " e5m2 " << s.is_e5m2 << " scaled "
+                               << s.scales_queries)
       .str();
 }
 
 // A thread has two heads of queries, and they have scales of their own.
-Shape scaled_heads(bool is_plain) {
+Shape scaled_heads(CallForm form) {
   Shape s{};
   s.num_tokens = 257;
   s.q_heads = 32;
@@ -290,7 +308,7 @@ Shape scaled_heads(bool is_plain) {
   s.dtype = at::kBFloat16;
   s.kind = CacheKind::flash;
   s.is_neox = s.has_fp8_queries = s.scales_queries = true;
-  s.is_plain = is_plain;
+  s.form = form;
   return s;
 }
 
@@ -298,14 +316,17 @@ TEST(KernelOnHost, GivesTheBitsOfTheCpuKernel) {
   at::manual_seed(5);
   Random random(5);
   Served served;
-  for (const bool is_plain : {true, false}) expect_same_as_cpu_kernel(scaled_heads(is_plain), served);
-  for (int i = 0; i < 300; ++i) {
+  for (const CallForm form : {CallForm::plain, CallForm::general}) {
+    expect_same_as_cpu_kernel(scaled_heads(form), served);
+  }
+  for (int i = 0; i < 400; ++i) {
     const Shape s = random_shape(random, {1, 2, 9, 40, 129, 256, 257, 300, i % 20 == 0 ? 2049 : 5});
     SCOPED_TRACE(testing::Message() << "case " << i << ": " << name_of(s));
     expect_same_as_cpu_kernel(s, served);
     if (HasFailure()) return;
   }
   EXPECT_GT(served.plain, 40);
+  EXPECT_GT(served.usual, 15);
   EXPECT_GT(served.extended, 15);
   EXPECT_GT(served.normed_by_warps, 5);
 }
@@ -318,7 +339,7 @@ void expect_same_on_cpu_and_host(const FusedArguments& cpu, const FusedArguments
 // The halves one after the other, on both, beside the fused call.
 void expect_halves_are_the_fused_call(const Shape& s) {
   FusedArguments args = make_call(s);
-  if (s.is_plain) args.pos.fill_(9);                    // rotation alone knows no padding
+  if (s.form == CallForm::plain) args.pos.fill_(9);     // rotation alone knows no padding
   if (args.q_scale) args.q_scale = at::rand({}) + 0.5;  // nor, of queries alone, KV heads
   args.match_unfused = true;
   const FusedArguments fused = with_own_outputs(args, s);
@@ -353,7 +374,8 @@ TEST(KernelOnHost, HalvesGiveTheBitsOfTheFusedCall) {
   at::manual_seed(6);
   Random random(6);
   for (int i = 0; i < 100; ++i) {
-    const Shape s = random_shape(random, {1, 2, 9, 40, 129, 256, 257, 300});
+    Shape s = random_shape(random, {1, 2, 9, 40, 129, 256, 257, 300});
+    s.lacks_k_out = false;
     SCOPED_TRACE(testing::Message() << "case " << i << ": " << name_of(s));
     expect_halves_are_the_fused_call(s);
     if (HasFailure()) return;
@@ -371,7 +393,8 @@ TEST(KernelOnHost, MoreHeadsThanBlocks) {
   s.dtype = at::kBFloat16;
   s.is_fp8 = true;
   s.kind = CacheKind::split;
-  s.is_neox = s.is_plain = s.has_runs = s.norms_k = true;
+  s.form = CallForm::plain;
+  s.is_neox = s.has_runs = s.norms_k = true;
   Served served;
   expect_same_as_cpu_kernel(s, served);
   EXPECT_EQ(served.normed_by_warps, 1);
