@@ -307,13 +307,13 @@ MUTATIONS = [
         "(p.has_cache && row < p.slot_mapping.size && row < p.num_tokens);",
     ),
     Mutation(
-        "last dim of values that lie apart dropped", "device", "kernels/rope_cache.cuh",
-        "if (dim < p.v_head_size) {",
-        "if (dim < p.v_head_size - 1) {",
+        "last dim of values that lie apart dropped", "device", "kernels/value_slice.cuh",
+        "if (dim < p_.v_head_size) {",
+        "if (dim < p_.v_head_size - 1) {",
     ),
     Mutation(
         "only the first of a thread's heads served", "device", "kernels/rope_cache.cuh",
-        "    load(x);\n  }\n",
+        "    x.load(from);\n  }\n",
         "    return;\n  }\n",
     ),
     Mutation(
