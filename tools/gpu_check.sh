@@ -8,10 +8,11 @@
 #                memcheck over the tests of numbers that fit nothing
 #     fuzz       100 000 random cases, half of them invalid, against the oracle
 #     bench      kvrope-regress bench and tools/bench_peers.py over tests/shapes/bench.json, with their plots
+#     growth     the time over the sizes of tests/shapes/growth.json, its plot, and no cliff in it
 #     verdicts   at T >= 1024 a planted slowdown of 10 % is SLOW, and the unchanged build is neither SLOW nor FAST
 #   KVROPE_CMAKE_ARGS        more CMake arguments
 #   KVROPE_BENCH_ARGS        more options of bench_peers.py, such as --seed-kernel PATH
-#   KVROPE_BENCH_OUT         folder of the results and plots of the bench stage (build-gpu/bench)
+#   KVROPE_BENCH_OUT         folder of the results and plots of the bench and growth stages (build-gpu/bench)
 #   KVROPE_FUZZ_SEED         seed of the fuzz stage (0)
 #   KVROPE_VERDICT_REPEATS   of each kind in the verdicts stage (20)
 #   KVROPE_SANITIZE_TESTS    GoogleTest filter of the sanitize stage
@@ -102,6 +103,15 @@ stage_bench() {
     --floors "$build/tools/bench/libkvrope_floors.so" --json "$folder/peers.json" "${options[@]}" || status=1
   "$build/kvrope-regress" run tests/shapes/quick.json --device cuda --json "$folder/run.json" >/dev/null || status=1
   python3 tools/plot.py "$folder/peers.json" "$folder/run.json" --out "$folder" || status=1
+  return $status
+}
+
+stage_growth() {
+  local status=0 folder=${KVROPE_BENCH_OUT:-$build/bench}
+  mkdir -p "$folder" || return
+  "$build/kvrope-regress" bench tests/shapes/growth.json --device cuda --json "$folder/growth.json" || status=1
+  python3 tools/plot.py "$folder/growth.json" --out "$folder" || status=1
+  python3 tools/cliffs.py "$folder/growth.json" || status=1
   return $status
 }
 

@@ -3,24 +3,27 @@
 
   throughput.png   GB/s over the number of tokens, ours and memcpy; a panel a cache, a line an L2 state
   peers.png        time of each other implementation as a multiple of ours, over the number of tokens
+  growth.png       time over each swept size, ours and the copy of the same bytes, of cases tagged growth, which the
+                   two above leave out
   error.png        largest error of each tensor in every case that was run, in ULPs (fp8 caches: codes)
 
 Those for which the documents hold nothing are left out, and that is said.
 """
 
 import argparse
-import json
+import itertools
 import math
-import re
 import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Dict, Iterator, List, Tuple
 
-FLOORS = ("copy", "memcpy", "chain")
-LEAST_POINTS = 4  # numbers of tokens that a panel needs
+from result_document import FLOORS, BadDocument, cache_of, copy_floor, is_measured, read_results, sweeps
 
-Curves = Dict[str, Dict[str, Dict[int, float]]]  # panel -> line -> tokens -> value
+LEAST_POINTS = 4  # sizes that a panel needs
+
+Lines = Dict[str, Dict[int, float]]  # line -> size -> value
+Curves = Dict[Tuple[str, str], Lines]  # of each panel: its title and what is swept
 
 
 def fail(message: str) -> None:
@@ -28,34 +31,22 @@ def fail(message: str) -> None:
     sys.exit(2)
 
 
-def read_results(paths: List[str]) -> List[dict]:
-    results = []
-    for path in paths:
-        try:
-            results += json.loads(Path(path).read_text())["results"]
-        except OSError as error:
-            fail(f"{path}: {error.strerror}")
-        except (ValueError, KeyError, TypeError):
-            fail(f"{path}: no result document")
-    return results
+def is_of_growth(result: dict) -> bool:
+    return "growth" in result.get("tags", [])
 
 
-def cache_of(name: str) -> str:
-    """What all numbers of tokens have in common: flash-bf16 of flash-bf16/prefill/num_tokens=256."""
-    return re.sub(r"/num_tokens=\d+|/(decode|prefill)(?=/|$)", "", name)
-
-
-def measured(results: List[dict]) -> Iterator[Tuple[str, str, int, Dict[str, dict]]]:
+def measured(results: List[dict]) -> Iterator[Tuple[Tuple[str, str], str, int, Dict[str, dict]]]:
     for result in results:
-        if "kvrope" in result.get("times", {}):
-            yield cache_of(result["name"]), result["l2"], result["num_tokens"], result["times"]
+        if is_measured(result) and not is_of_growth(result):
+            panel = cache_of(result["name"]), "tokens"
+            yield panel, result["l2"], result["num_tokens"], result["times"]
 
 
 def drawable(curves: Curves) -> Curves:
     """Panels of enough points, whose lines are then enough too."""
     panels = {}
     for panel, lines in curves.items():
-        if len({tokens for points in lines.values() for tokens in points}) >= LEAST_POINTS:
+        if len({size for points in lines.values() for size in points}) >= LEAST_POINTS:
             panels[panel] = lines
     return panels
 
@@ -63,22 +54,33 @@ def drawable(curves: Curves) -> Curves:
 def throughput(results: List[dict]) -> Curves:
     """All bytes that a call must move; memcpy moves as many."""
     curves: Curves = defaultdict(lambda: defaultdict(dict))
-    for cache, l2, tokens, times in measured(results):
+    for panel, l2, tokens, times in measured(results):
         for name in ("kvrope", "memcpy"):
             if name in times:
-                curves[cache][f"{name}, {l2}"][tokens] = times[name]["gb_per_second"]
+                curves[panel][f"{name}, {l2}"][tokens] = times[name]["gb_per_second"]
     return drawable(curves)
 
 
 def ratios(results: List[dict]) -> Curves:
     curves: Curves = defaultdict(lambda: defaultdict(dict))
-    for cache, l2, tokens, times in measured(results):
+    for panel, l2, tokens, times in measured(results):
         for name, value in times.items():
             if name not in FLOORS and not name.startswith("kvrope"):
                 ours = times.get(
                     "kvrope without PDL" if name.endswith("without PDL") else "kvrope", times["kvrope"]
                 )
-                curves[cache][f"{name}, {l2}"][tokens] = value["microseconds"] / ours["microseconds"]
+                curves[panel][f"{name}, {l2}"][tokens] = value["microseconds"] / ours["microseconds"]
+    return drawable(curves)
+
+
+def growth(results: List[dict]) -> Curves:
+    curves: Curves = defaultdict(lambda: defaultdict(dict))
+    for sweep, of_size in sweeps(filter(is_of_growth, results)).items():
+        for size, result in of_size.items():
+            tokens = "" if sweep.swept == "num_tokens" else f", T = {result['num_tokens']}"
+            for name in filter(None, ("kvrope", copy_floor(result["times"]))):
+                line = curves[cache_of(sweep.cases), sweep.swept][f"{name}{tokens}, {sweep.l2}"]
+                line[size] = result["times"][name]["microseconds"]
     return drawable(curves)
 
 
@@ -92,25 +94,28 @@ def errors(results: List[dict]) -> Dict[str, List[float]]:
     return found
 
 
-def draw_curves(pyplot: object, curves: Curves, label: str, line_at: float | None, path: Path) -> None:
+def draw_curves(
+    pyplot: object, curves: Curves, label: str, path: Path, line_at: float | None = None, scale: str = "linear"
+) -> None:
     columns = min(3, len(curves))
     rows = math.ceil(len(curves) / columns)
     figure, axes = pyplot.subplots(rows, columns, figsize=(5.2 * columns, 3.6 * rows), squeeze=False)
-    for axis, (panel, lines) in zip(axes.flat, curves.items()):
+    for axis, ((title, swept), lines) in zip(axes.flat, curves.items()):
+        floor_styles = itertools.cycle(("--.", ":.", "-."))
         for name, points in sorted(lines.items()):
             is_floor = name.startswith(FLOORS)
-            tokens = sorted(points)
+            sizes = sorted(points)
             axis.plot(
-                tokens,
-                [points[t] for t in tokens],
-                "--." if is_floor else "-o",
+                sizes,
+                [points[size] for size in sizes],
+                next(floor_styles) if is_floor else "-o",
                 markersize=4,
                 label=name,
                 color="gray" if is_floor else None,
             )
         if line_at is not None:
             axis.axhline(line_at, color="black", linewidth=0.8)
-        axis.set(title=panel, xlabel="tokens", ylabel=label)
+        axis.set(title=title, xlabel=swept, ylabel=label, yscale=scale)
         axis.set_xscale("log", base=2)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7)
@@ -160,30 +165,26 @@ def main() -> int:
     )
     parser.add_argument("--out", metavar="DIR", default=".", help="where the PNGs go (default: here)")
     options = parser.parse_args()
-    results, folder = read_results(options.results), Path(options.out)
+    try:
+        results, folder = read_results(options.results), Path(options.out)
+    except BadDocument as error:
+        fail(str(error))
     pyplot = load_pyplot()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         fail(f"{folder}: {error.strerror}")
     drawings = [
-        (
-            "throughput.png",
-            throughput(results),
-            lambda data, path: draw_curves(pyplot, data, "GB/s", None, path),
-        ),
-        (
-            "peers.png",
-            ratios(results),
-            lambda data, path: draw_curves(pyplot, data, "time / kvrope's", 1, path),
-        ),
+        ("throughput.png", throughput(results), lambda data, path: draw_curves(pyplot, data, "GB/s", path)),
+        ("peers.png", ratios(results), lambda data, path: draw_curves(pyplot, data, "time / kvrope's", path, 1)),
+        ("growth.png", growth(results), lambda data, path: draw_curves(pyplot, data, "us", path, scale="log")),
         ("error.png", errors(results), lambda data, path: draw_errors(pyplot, data, path)),
     ]
     for name, data, draw in drawings:
         if data:
             draw(data, folder / name)
         else:
-            why = f", which needs {LEAST_POINTS} numbers of tokens of a cache" if name != "error.png" else ""
+            why = f", which needs {LEAST_POINTS} sizes of a cache" if name != "error.png" else ""
             print(f"plot: nothing to draw in {name}{why}", file=sys.stderr)
     if not any(data for _, data, _ in drawings):
         fail("the documents hold nothing to draw")

@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from typing import Callable, Dict, List, Optional
 
-from plot import cache_of
+from result_document import cache_of
 
 TABLE = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end of table -->)", re.S)
 

@@ -53,6 +53,24 @@ MEASURED = [
     measured("prefill", 4096, "rotating", 30),
     {**measured("prefill", 64, "warm", 3), "name": "variant/mha/num_tokens=64"},
 ]
+
+
+def grown(case: str, tokens: int, l2: str, us: float, floor: str = "copy") -> dict:
+    return {
+        "name": case,
+        "l2": l2,
+        "num_tokens": tokens,
+        "tags": ["growth", l2],
+        "times": times(kvrope=us, **{floor: us / 2}),
+    }
+
+
+GROWN = [
+    *(grown(f"flash-bf16/decode/num_tokens={t}", t, "warm", t) for t in (1, 2)),
+    *(grown(f"flash-bf16/prefill/num_tokens={t}", t, "rotating", 2 * t) for t in (2, 4, 128)),
+    *(grown(f"flash-bf16/decode/head_dim={d}", 64, "warm", d / 32, "memcpy") for d in (256, 32, 64, 128)),
+    grown("flash-bf16/decode/block_size=8", 64, "warm", 3),
+]
 RAN = [{"name": f"case{i}", "largest_error": {"q_out": 0.1 * i, "key_cache": 0}} for i in range(5)]
 
 
@@ -62,15 +80,15 @@ def document(path: Path, results: list) -> Path:
 
 
 def test_what_is_drawn() -> None:
-    assert plot.throughput(MEASURED) == {
-        "flash-bf16": {
+    assert plot.throughput(MEASURED + GROWN) == {
+        ("flash-bf16", "tokens"): {
             "kvrope, warm": {1: 1000, 8: 800, 64: 500},
             "memcpy, warm": {1: 1000 / 0.9, 8: 1000 / 1.125, 64: 1000 / 1.8},
             "kvrope, rotating": {4096: 1000 / 30},
             "memcpy, rotating": {4096: 1000 / 27},
         }
     }
-    ratios = plot.ratios(MEASURED)["flash-bf16"]
+    ratios = plot.ratios(MEASURED + GROWN)["flash-bf16", "tokens"]
     assert set(ratios) == {
         f"sglang{pdl}, {l2}" for pdl in ("", " without PDL") for l2 in ("warm", "rotating")
     }
@@ -82,13 +100,29 @@ def test_what_is_drawn() -> None:
     }
 
 
+def test_growth() -> None:
+    assert plot.growth(MEASURED + GROWN) == {
+        ("flash-bf16", "num_tokens"): {
+            "kvrope, warm": {1: 1, 2: 2},
+            "copy, warm": {1: 0.5, 2: 1},
+            "kvrope, rotating": {2: 4, 4: 8, 128: 256},
+            "copy, rotating": {2: 2, 4: 4, 128: 128},
+        },
+        ("flash-bf16", "head_dim"): {
+            "kvrope, T = 64, warm": {32: 1, 64: 2, 128: 4, 256: 8},
+            "memcpy, T = 64, warm": {32: 0.5, 64: 1, 128: 2, 256: 4},
+        },
+    }
+    assert plot.growth(MEASURED) == {}
+
+
 def test_pictures(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     result = plotted(
-        document(tmp_path / "a.json", MEASURED), document(tmp_path / "b.json", RAN), "--out", tmp_path / "png"
+        document(tmp_path / "a.json", MEASURED + GROWN), document(tmp_path / "b.json", RAN), "--out", tmp_path / "png"
     )
     assert result.returncode == 0 and not result.stderr, result.stderr
-    pictures = [tmp_path / "png" / name for name in ("throughput.png", "peers.png", "error.png")]
+    pictures = [tmp_path / "png" / name for name in ("throughput.png", "peers.png", "growth.png", "error.png")]
     assert result.stdout.split() == [str(path) for path in pictures]
     for path in pictures:
         assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and path.stat().st_size > 5000
@@ -99,8 +133,8 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     result = plotted(document(tmp_path / "b.json", RAN), "--out", tmp_path)
     assert result.returncode == 0
     assert result.stderr.splitlines() == [
-        f"plot: nothing to draw in {name}, which needs 4 numbers of tokens of a cache"
-        for name in ("throughput.png", "peers.png")
+        f"plot: nothing to draw in {name}, which needs 4 sizes of a cache"
+        for name in ("throughput.png", "peers.png", "growth.png")
     ]
     assert plotted(document(tmp_path / "c.json", []), "--out", tmp_path).returncode == 2
 

@@ -1,7 +1,9 @@
 #include "runner/call_buffers.h"
 
 #include <ATen/Functions.h>
+#include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace kvrope::regress {
@@ -29,11 +31,10 @@ at::ScalarType scalar_type(NumberFormat format) {
 }
 
 void upload(Buffer& buffer, c10::Device device) {
-  at::Tensor host = at::empty({static_cast<int64_t>(buffer.before.size())}, at::kByte);
-  if (!buffer.before.empty()) {
-    std::memcpy(host.mutable_data_ptr(), buffer.before.data(), buffer.before.size());
-  }
-  buffer.bytes = host.to(device);
+  at::Tensor host =
+      at::from_blob(buffer.before.data(), {static_cast<int64_t>(buffer.before.size())}, at::kByte);
+  constexpr bool kWaits = true, kAlsoOnCpu = true;
+  buffer.bytes = host.to(device, at::kByte, !kWaits, kAlsoOnCpu);
 }
 
 // Visits the elements in the order of the indices; the visitor is given the element of the buffer.
@@ -75,11 +76,24 @@ View CallBuffers::share(const View& view, Placement place) const {
   return {view.buffer, view.format, place};
 }
 
+// All threads share the first axis of large tensors.
 void CallBuffers::write(const View& view, const std::vector<float>& values) {
-  std::vector<uint8_t>& bytes = buffers_[view.buffer].before;
-  size_t next = 0;
-  for_each_element(view.place, 0, view.place.offset, [&](int64_t element) {
-    store_bits(view.format, encode(view.format, values[next++]), bytes.data() + view.byte(element));
+  constexpr int64_t kValuesWorthAThread = 1 << 15;
+  const Placement& place = view.place;
+  uint8_t* bytes = buffers_[view.buffer].before.data();
+  auto write_inner = [&](size_t axis, int64_t first_element, int64_t first_value) {
+    auto next = static_cast<size_t>(first_value);
+    for_each_element(place, axis, first_element, [&](int64_t element) {
+      store_bits(view.format, encode(view.format, values[next++]), bytes + view.byte(element));
+    });
+  };
+  if (place.sizes.empty()) return write_inner(0, place.offset, 0);
+  int64_t rows = place.sizes.front();
+  int64_t row_size = std::max<int64_t>(1, static_cast<int64_t>(values.size()) / std::max<int64_t>(1, rows));
+  at::parallel_for(0, rows, kValuesWorthAThread / row_size + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      write_inner(1, place.offset + row * place.strides.front(), row * row_size);
+    }
   });
 }
 

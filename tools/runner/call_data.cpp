@@ -73,24 +73,28 @@ std::vector<float> make_rows(const CaseSpec& spec, const char* name, int64_t row
   std::vector<float> values(static_cast<size_t>(rows * heads * dims));
   Random random(spec.seed, name);
   auto first = static_cast<size_t>(random.below(kRampLength));
+  constexpr int64_t kValuesWorthAThread = 1 << 15;
+  auto count = static_cast<int64_t>(values.size());
   if (spec.inputs.values == Values::ramp) {
     std::vector<float> ramp = make_ramp(spec.dtype);
-    for (size_t i = 0; i < values.size(); ++i) values[i] = ramp[(first + i) % kRampLength];
+    at::parallel_for(0, count, kValuesWorthAThread, [&](int64_t begin, int64_t end) {
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+        values[i] = ramp[(first + i) % kRampLength];
+      }
+    });
     return values;
   }
   if (spec.inputs.values == Values::extremes) {
     for (float& value : values) value = rounded(spec.dtype, draw_extreme(random));
     return values;
   }
-  constexpr int64_t kValuesWorthAThread = 1 << 15;
-  at::parallel_for(0, static_cast<int64_t>(values.size()), kValuesWorthAThread,
-                   [&](int64_t begin, int64_t end) {
-                     Random here = random;
-                     here.skip(static_cast<uint64_t>(begin) * Random::kDrawsOfNormal);
-                     for (int64_t i = begin; i < end; ++i) {
-                       values[static_cast<size_t>(i)] = rounded(spec.dtype, here.normal());
-                     }
-                   });
+  at::parallel_for(0, count, kValuesWorthAThread, [&](int64_t begin, int64_t end) {
+    Random here = random;
+    here.skip(static_cast<uint64_t>(begin) * Random::kDrawsOfNormal);
+    for (int64_t i = begin; i < end; ++i) {
+      values[static_cast<size_t>(i)] = rounded(spec.dtype, here.normal());
+    }
+  });
   return values;
 }
 
