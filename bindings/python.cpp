@@ -5,6 +5,8 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <tuple>
+
 #include "cos_sin_table.h"
 #include "fault.h"
 #include "torch_library.h"
@@ -47,6 +49,21 @@ struct TypedOperator<kName, void(Args...)> {
     static const auto operation =
         c10::Dispatcher::singleton().findSchemaOrThrow(kName, "").template typed<void(Args...)>();
     operation.call(args...);
+  }
+};
+
+// The fused call returns q_out as the Python function does, (T, QH * D): there a view takes four times as
+// long.
+template <typename Signature>
+struct FusedOperator;
+
+template <typename... Args>
+struct FusedOperator<void(Args...)> {
+  static at::Tensor call(Args... args) {
+    TypedOperator<kFused, void(Args...)>::call(args...);
+    constexpr size_t kQOut = 14;  // of FusedSignature
+    const at::Tensor& q_out = std::get<kQOut>(std::tie(args...));
+    return q_out.view_symint({q_out.sym_size(0), q_out.sym_size(1) * q_out.sym_size(2)});
   }
 };
 
@@ -102,7 +119,8 @@ PYBIND11_MODULE(_C, m) {
   m.attr("has_cuda") = static_cast<bool>(KVROPE_HAS_CUDA);
   m.def("last_fault", torch::wrap_pybind_function(last_fault), py::arg("device"));
   m.def("check", torch::wrap_pybind_function_no_gil(kvrope::check), py::arg("device"));
-  bind_operator<kFused, kvrope::FusedSignature>(m, "fused_qk_rope_reshape_and_cache");
+  m.def("fused_qk_rope_reshape_and_cache",
+        torch::wrap_pybind_function_no_gil(FusedOperator<kvrope::FusedSignature>::call));
   bind_operator<kRope, kvrope::RopeSignature>(m, "rope");
   bind_operator<kReshapeAndCache, kvrope::ReshapeAndCacheSignature>(m, "reshape_and_cache");
   bind_cos_sin_table(m);

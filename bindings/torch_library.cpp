@@ -171,5 +171,11 @@ TORCH_LIBRARY_IMPL(kvrope, CUDA, m) {
 TORCH_LIBRARY_IMPL(kvrope, Meta, m) {
   implement_all<check_without_data>(m);
 }
+// No gradient flows through a call. Torch's own fallback for such operators does the same by way of boxed
+// arguments, which takes as long as all checks of a call.
+TORCH_LIBRARY_IMPL(kvrope, Autograd, m) {
+  for_each_operator<run_operation>(
+      [&](const char* name, auto*) { m.impl(name, torch::CppFunction::makeFallthrough()); });
+}
 
 }  // namespace kvrope

@@ -123,12 +123,12 @@ class Checker {
     for (int64_t power = 1; power <= kMaxHeadSize; power *= 2) is_power_of_two |= x.value() == power;
     require(is_power_of_two && groups.value() * x.value() == s_.D.value(), "key_cache",
             "expected shape (num_blocks, KH, D/x, block_size, x) with D=", s_.D.value(),
-            " and x a power of two that divides it, got ", shape_text(args_.key_cache));
+            " and x a power of two that divides it, got ", args_.key_cache.sym_sizes());
 
     const Tensor& value_cache = args_.value_cache;
     if (value_cache.defined() && value_cache.dim() == 5) {
       require(s_.BS.value() % x.value() == 0, "value_cache", "expected rank 4, since x=", x.value(),
-              " of key_cache does not divide block_size=", s_.BS.value(), ", got ", shape_text(value_cache));
+              " of key_cache does not divide block_size=", s_.BS.value(), ", got ", value_cache.sym_sizes());
       Size chunks{"block_size/x", s_.BS.value() / x.value()};
       match_.shape("value_cache", value_cache, {&s_.NB, &s_.KH, &chunks, &s_.Dv, &x});
     } else {
@@ -180,7 +180,7 @@ class Checker {
   void check_positions() {
     if (args_.mrope_section && args_.pos.defined() && args_.pos.dim() != 1) {
       require(args_.pos.dim() == 2, "pos", "expected shape (T=", s_.T.value(),
-              ",) or (axes=3, T=", s_.T.value(), "), got ", shape_text(args_.pos));
+              ",) or (axes=3, T=", s_.T.value(), "), got ", args_.pos.sym_sizes());
       Size axes{"axes", kNumAxes};
       match_.shape("pos", args_.pos, {&axes, &s_.T});
       match_.dtype("pos", args_.pos, {at::kInt, at::kLong});
@@ -265,14 +265,16 @@ class Checker {
   void check_query_scale() {
     if (!args_.q_scale) return;
     const at::ScalarType type = args_.q_out->scalar_type();
-    require(is_fp8(type), "q_scale", "expected none, since q_out is ", dtype_name(type),
-            " and no fp8, got one");
+    if (!is_fp8(type)) {
+      require(false, "q_scale", "expected none, since q_out is ", dtype_name(type), " and no fp8, got one");
+    }
     check_scale("q_scale", args_.q_scale);
   }
 
   void check_output(const char* argument, const std::optional<Tensor>& output,
                     std::initializer_list<Size*> sizes, std::initializer_list<at::ScalarType> dtypes) const {
-    const Tensor tensor = output.value_or(Tensor());
+    const Tensor none;
+    const Tensor& tensor = output ? *output : none;
     match_.shape(argument, tensor, sizes);
     match_.dtype(argument, tensor, dtypes);
     check_takes_no_gradient(argument, tensor);
@@ -312,12 +314,12 @@ void check_arguments(const FusedArguments& args, Operation operation) {
 }
 
 void check_no_overlap(const FusedArguments& args, Operation operation) {
-  std::vector<NamedTensor> written, read;
-  const auto add = [](std::vector<NamedTensor>& to, const char* name, const Tensor& tensor) {
+  using NamedTensors = c10::SmallVector<NamedTensor, 13>;
+  NamedTensors written, read;
+  const auto add = [](NamedTensors& to, const char* name, const Tensor& tensor) {
     if (tensor.defined()) to.push_back({name, &tensor});
   };
-  const auto add_if = [&](std::vector<NamedTensor>& to, const char* name,
-                          const std::optional<Tensor>& tensor) {
+  const auto add_if = [&](NamedTensors& to, const char* name, const std::optional<Tensor>& tensor) {
     if (tensor) add(to, name, *tensor);
   };
   add(written, "key_cache", args.key_cache);

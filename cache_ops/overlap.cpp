@@ -67,14 +67,38 @@ class BoundedSum {
   int steps_left_ = 0;
 };
 
-// Of two tensors that share a byte: whether they are one and the same view.
-bool is_same_view(const at::Tensor& a, const at::Tensor& b) {
-  if (bytes_of(a).begin != bytes_of(b).begin || a.scalar_type() != b.scalar_type() ||
-      a.sizes() != b.sizes()) {
-    return false;
-  }
-  for (int64_t i = 0; i < a.dim(); ++i) {
-    if (a.size(i) > 1 && a.stride(i) != b.stride(i)) return false;
+// A tensor of a call, its bytes and their end: most pairs of a call are told apart by these alone.
+struct Placed {
+  explicit Placed(const NamedTensor& named)
+      : name(named.name), tensor(named.tensor), bytes(bytes_of(*tensor)), end(bytes.end()) {}
+
+  const char* name;
+  const at::Tensor* tensor;
+  StridedBytes bytes;
+  int64_t end;
+};
+
+using PlacedTensors = c10::SmallVector<Placed, 13>;
+
+PlacedTensors place(c10::ArrayRef<NamedTensor> tensors) {
+  PlacedTensors placed;
+  for (const NamedTensor& named : tensors) placed.emplace_back(named);
+  return placed;
+}
+
+bool are_apart(const Placed& a, const Placed& b) {
+  return a.bytes.is_empty || b.bytes.is_empty || a.bytes.storage != b.bytes.storage ||
+         a.bytes.begin >= b.end || b.bytes.begin >= a.end;
+}
+
+// Of two tensors that are not apart: whether they are one and the same view.
+bool is_same_view(const Placed& a, const Placed& b) {
+  if (a.bytes.begin != b.bytes.begin || a.tensor->scalar_type() != b.tensor->scalar_type()) return false;
+  const at::IntArrayRef sizes = a.tensor->sizes(), a_strides = a.tensor->strides(),
+                        b_strides = b.tensor->strides();
+  if (sizes != b.tensor->sizes()) return false;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] > 1 && a_strides[i] != b_strides[i]) return false;
   }
   return true;
 }
@@ -102,8 +126,9 @@ StridedBytes bytes_of(const at::Tensor& tensor) {
     bytes.begin = reinterpret_cast<int64_t>(tensor.const_data_ptr());
   }
   bytes.is_empty = tensor.numel() == 0;
-  for (int64_t i = 0; i < tensor.dim(); ++i) {
-    if (tensor.size(i) > 1) bytes.axes.push_back({tensor.size(i), tensor.stride(i) * bytes.item_size});
+  const at::IntArrayRef sizes = tensor.sizes(), strides = tensor.strides();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] > 1) bytes.axes.push_back({sizes[i], strides[i] * bytes.item_size});
   }
   std::sort(bytes.axes.begin(), bytes.axes.end(),
             [](const Axis& x, const Axis& y) { return x.stride < y.stride; });
@@ -152,31 +177,24 @@ bool overlaps_itself(const StridedBytes& a) {
   return false;
 }
 
-void require_no_overlap(const char* operation, const std::vector<NamedTensor>& written,
-                        const std::vector<NamedTensor>& read,
-                        const std::vector<std::pair<std::string_view, std::string_view>>& in_place) {
-  std::vector<StridedBytes> written_bytes, read_bytes;
-  for (const NamedTensor& w : written) written_bytes.push_back(bytes_of(*w.tensor));
-  for (const NamedTensor& r : read) read_bytes.push_back(bytes_of(*r.tensor));
-
-  for (size_t i = 0; i < written.size(); ++i) {
-    const NamedTensor& w = written[i];
+void require_no_overlap(const char* operation, c10::ArrayRef<NamedTensor> written,
+                        c10::ArrayRef<NamedTensor> read, InPlacePairs in_place) {
+  const PlacedTensors all_written = place(written), all_read = place(read);
+  for (const Placed& w : all_written) {
     TORCH_CHECK_VALUE(
-        !overlaps_itself(written_bytes[i]),
+        !overlaps_itself(w.bytes),
         text(operation, ": ", w.name, ": expected a tensor without elements that share memory, got strides ",
              w.tensor->sym_strides(), " for shape ", w.tensor->sym_sizes()));
-    for (size_t j = 0; j < i; ++j) {
-      TORCH_CHECK_VALUE(!share_a_byte(written_bytes[i], written_bytes[j]),
+    for (const Placed* other = all_written.begin(); other != &w; ++other) {
+      TORCH_CHECK_VALUE(are_apart(w, *other) || !share_a_byte(w.bytes, other->bytes),
                         text(operation, ": ", w.name,
-                             ": expected memory of its own, got elements shared with ", written[j].name));
+                             ": expected memory of its own, got elements shared with ", other->name));
     }
-    for (size_t j = 0; j < read.size(); ++j) {
-      const NamedTensor& r = read[j];
-      if (!share_a_byte(written_bytes[i], read_bytes[j])) continue;
-      const bool may_be_same =
-          std::find(in_place.begin(), in_place.end(),
-                    std::pair<std::string_view, std::string_view>(w.name, r.name)) != in_place.end();
-      TORCH_CHECK_VALUE(may_be_same && is_same_view(*w.tensor, *r.tensor),
+    for (const Placed& r : all_read) {
+      if (are_apart(w, r)) continue;
+      const std::pair<std::string_view, std::string_view> names(w.name, r.name);
+      const bool may_be_same = std::find(in_place.begin(), in_place.end(), names) != in_place.end();
+      TORCH_CHECK_VALUE((may_be_same && is_same_view(w, r)) || !share_a_byte(w.bytes, r.bytes),
                         text(operation, ": ", w.name, ": expected memory of its own",
                              may_be_same ? " or exactly that of " : "", may_be_same ? r.name : "",
                              ", got elements shared with ", r.name));

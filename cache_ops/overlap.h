@@ -3,12 +3,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 namespace kvrope {
 
@@ -38,10 +39,11 @@ struct NamedTensor {
   const at::Tensor* tensor;
 };
 
+using InPlacePairs = std::initializer_list<std::pair<std::string_view, std::string_view>>;
+
 // Throws ValueError where a written tensor overlaps itself, another written one or one that is read. A pair
 // in in_place (written, read) may be one and the same view.
-void require_no_overlap(const char* operation, const std::vector<NamedTensor>& written,
-                        const std::vector<NamedTensor>& read,
-                        const std::vector<std::pair<std::string_view, std::string_view>>& in_place);
+void require_no_overlap(const char* operation, c10::ArrayRef<NamedTensor> written,
+                        c10::ArrayRef<NamedTensor> read, InPlacePairs in_place);
 
 }  // namespace kvrope

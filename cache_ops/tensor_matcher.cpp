@@ -19,8 +19,9 @@ std::string pattern_text(std::initializer_list<Size*> sizes) {
 __int128 bytes_reached(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return 0;
   __int128 last = tensor.storage_offset();
-  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-    last += static_cast<__int128>(tensor.size(dim) - 1) * tensor.stride(dim);
+  const at::IntArrayRef sizes = tensor.sizes(), strides = tensor.strides();
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    last += static_cast<__int128>(sizes[dim] - 1) * strides[dim];
   }
   return (last + 1) * static_cast<__int128>(tensor.itemsize());
 }
@@ -41,7 +42,7 @@ bool Size::matches(const c10::SymInt& actual) {
 
 std::string Size::describe() const {
   if (!value_) return name_;
-  return (name_.empty() ? "" : name_ + "=") + text_of(*value_);
+  return text(name_, "=", *value_);
 }
 
 std::string dtype_name(at::ScalarType type) {

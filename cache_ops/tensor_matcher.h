@@ -16,15 +16,15 @@ namespace kvrope {
 
 class Size {
  public:
-  explicit Size(std::string name) : name_(std::move(name)) {}
-  Size(std::string name, c10::SymInt value) : name_(std::move(name)), value_(std::move(value)) {}
+  explicit Size(const char* name) : name_(name) {}
+  Size(const char* name, c10::SymInt value) : name_(name), value_(std::move(value)) {}
 
   bool matches(const c10::SymInt& actual);  // binds an unbound size
   const c10::SymInt& value() const { return *value_; }
   std::string describe() const;  // "D=64", or "D" before it is bound
 
  private:
-  std::string name_;
+  const char* name_;
   std::optional<c10::SymInt> value_;
 };
 

@@ -9,10 +9,12 @@
 #     fuzz       100 000 random cases, half of them invalid, against the oracle
 #     bench      kvrope-regress bench and tools/bench_peers.py over tests/shapes/bench.json, with their plots
 #     growth     the time over the sizes of tests/shapes/growth.json, its plot, and no cliff in it
+#     ncu        what Nsight Compute counts for five cases of bench.json: bytes written, sectors a request, bandwidth
+#     host       what the steps of one call cost the host (tools/bench/host_time.py)
 #     verdicts   at T >= 1024 a planted slowdown of 10 % is SLOW, and the unchanged build is neither SLOW nor FAST
 #   KVROPE_CMAKE_ARGS        more CMake arguments
 #   KVROPE_BENCH_ARGS        more options of bench_peers.py, such as --seed-kernel PATH
-#   KVROPE_BENCH_OUT         folder of the results and plots of the bench and growth stages (build-gpu/bench)
+#   KVROPE_BENCH_OUT         folder of the results and plots of the stages bench, growth, ncu and host (build-gpu/bench)
 #   KVROPE_FUZZ_SEED         seed of the fuzz stage (0)
 #   KVROPE_VERDICT_REPEATS   of each kind in the verdicts stage (20)
 #   KVROPE_SANITIZE_TESTS    GoogleTest filter of the sanitize stage
@@ -113,6 +115,43 @@ stage_growth() {
   python3 tools/plot.py "$folder/growth.json" --out "$folder" || status=1
   python3 tools/cliffs.py "$folder/growth.json" || status=1
   return $status
+}
+
+# The caches are flushed before each of the passes in which ncu repeats a launch: cold, as rows of the benchmark that
+# rotate or flush. Clocks stay as they are.
+stage_ncu() {
+  local case file files=() folder=${KVROPE_BENCH_OUT:-$build/bench}/ncu
+  local sure=(gpu__time_duration.sum dram__bytes_{read,write}.sum dram__throughput.avg.pct_of_peak_sustained_elapsed
+    l1tex__t_{sectors,requests}_pipe_lsu_mem_global_op_{st,ld}.sum lts__t_{sectors,requests}_op_{write,read}.sum
+    sm__warps_active.avg.pct_of_peak_sustained_active launch__{registers_per_thread,grid_size,block_size})
+  local more=(lts__t_{sectors,requests}_srcunit_tex_op_{write,read}.sum)  # without what moves between halves of the L2
+  command -v ncu >/dev/null || { say "ncu is not installed"; return 1; }
+  mkdir -p "$folder" || return
+  for case in flash-{bf16,fp8}/prefill/num_tokens=4096 x-split-bf16/{prefill,scattered}/num_tokens=4096 \
+    flash-bf16/decode/num_tokens=64; do
+    file=$folder/${case//[\/=]/-}.csv
+    profile_case "$case" "$file" "${sure[@]}" "${more[@]}" || profile_case "$case" "$file" "${sure[@]}" ||
+      tail -n 3 "${file%.csv}.log"
+    files+=("$case=$file")
+  done
+  python3 tools/ncu_table.py --bytes tools/results/h200_bench.json --json "$folder.json" "${files[@]}"
+}
+
+profile_case() {  # CASE FILE METRICS...; fails if no launch was counted
+  local case=$1 file=$2
+  shift 2
+  rm -f "$file"
+  ncu --csv --page raw --print-units base --log-file "$file" --cache-control all --clock-control none \
+    --kernel-name regex:rope_cache_kernel --launch-count 1 --metrics "$(IFS=,; echo "$*")" \
+    "$build/kvrope-regress" run tests/shapes/bench.json --device cuda --filter "$case" >"${file%.csv}.log" 2>&1
+  grep -Eqs '^"?0"?,' "$file"
+}
+
+stage_host() {
+  local folder=${KVROPE_BENCH_OUT:-$build/bench} library=$build/tools/bench/libkvrope_host_time.so
+  mkdir -p "$folder" || return
+  python3 tools/bench/host_time.py --library "$library" --json "$folder/host.json" &&
+    python3 tools/bench/host_time.py --library "$library" --inference-mode --json "$folder/host_inference.json"
 }
 
 stage_verdicts() {

@@ -10,6 +10,18 @@ from ._arguments import call_operator, raise_as_type_error, require_bools, requi
 
 _rope = torch.ops.kvrope.rope.default
 _reshape_and_cache = torch.ops.kvrope.reshape_and_cache.default
+_ROPE_OPTIONS = (
+    "rotary_dim",
+    "rotary_dim_offset",
+    "q_scale",
+    "mrope_section",
+    "mrope_interleaved",
+    "q_weight",
+    "k_weight",
+    "eps",
+    "weight_plus_one",
+)
+_CACHE_OPTIONS = ("apply_scale", "swa_slot_mapping", "kv_cache_dtype")
 
 
 def rope(
@@ -75,19 +87,26 @@ def rope(
             q_out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         if k_out is None and k is not None:
             k_out = torch.empty(k.shape, dtype=k.dtype, device=k.device)
-        arguments = (q, k, pos, cos_sin, is_neox, offs, q_out, k_out)
-        options = dict(
-            rotary_dim=rotary_dim,
-            rotary_dim_offset=rotary_dim_offset,
-            q_scale=q_scale,
-            mrope_section=mrope_section,
-            mrope_interleaved=mrope_interleaved,
-            q_weight=q_weight,
-            k_weight=k_weight,
-            eps=eps,
-            weight_plus_one=weight_plus_one,
+        arguments = (
+            q,
+            k,
+            pos,
+            cos_sin,
+            is_neox,
+            offs,
+            q_out,
+            k_out,
+            rotary_dim,
+            rotary_dim_offset,
+            q_scale,
+            mrope_section,
+            mrope_interleaved,
+            q_weight,
+            k_weight,
+            eps,
+            weight_plus_one,
         )
-        call_operator(_C.rope, _rope, arguments, options)
+        call_operator(_C.rope, _rope, arguments, _ROPE_OPTIONS)
     except (AttributeError, RuntimeError, TypeError) as error:  # torch's answer to what it cannot take
         require_tensors("rope", q=q, pos=pos, cos_sin=cos_sin)
         require_tensors("rope", True, k=k, offs=offs, q_out=q_out, k_out=k_out)
@@ -141,11 +160,20 @@ def reshape_and_cache(
     if not apply_scale:
         k_scale = v_scale = None  # ignored, also what the schema would not take
     try:
-        arguments = (k, v, key_cache, value_cache, slot_mapping, k_scale, v_scale, flash_layout)
-        options = dict(
-            apply_scale=apply_scale, swa_slot_mapping=swa_slot_mapping, kv_cache_dtype=kv_cache_dtype
+        arguments = (
+            k,
+            v,
+            key_cache,
+            value_cache,
+            slot_mapping,
+            k_scale,
+            v_scale,
+            flash_layout,
+            apply_scale,
+            swa_slot_mapping,
+            kv_cache_dtype,
         )
-        call_operator(_C.reshape_and_cache, _reshape_and_cache, arguments, options)
+        call_operator(_C.reshape_and_cache, _reshape_and_cache, arguments, _CACHE_OPTIONS)
     except (AttributeError, RuntimeError, TypeError) as error:  # torch's answer to what it cannot take
         require_tensors(name, k=k, v=v, key_cache=key_cache, value_cache=value_cache)
         require_tensors(name, slot_mapping=slot_mapping)

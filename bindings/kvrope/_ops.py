@@ -10,6 +10,19 @@ from ._arguments import call_operator, raise_as_type_error, require_bools, requi
 
 _NAME = "fused_qk_rope_reshape_and_cache"
 _operator = torch.ops.kvrope.fused_qk_rope_reshape_and_cache.default
+_OPTIONS = (
+    "rotary_dim",
+    "rotary_dim_offset",
+    "kv_cache_dtype",
+    "q_scale",
+    "match_unfused",
+    "mrope_section",
+    "mrope_interleaved",
+    "q_weight",
+    "k_weight",
+    "eps",
+    "weight_plus_one",
+)
 
 
 def fused_qk_rope_reshape_and_cache(
@@ -131,21 +144,19 @@ def fused_qk_rope_reshape_and_cache(
             k_out,
             zeros_out,
             swa_slot_mapping,
+            rotary_dim,
+            rotary_dim_offset,
+            kv_cache_dtype,
+            q_scale,
+            match_unfused,
+            mrope_section,
+            mrope_interleaved,
+            q_weight,
+            k_weight,
+            eps,
+            weight_plus_one,
         )
-        options = dict(
-            rotary_dim=rotary_dim,
-            rotary_dim_offset=rotary_dim_offset,
-            kv_cache_dtype=kv_cache_dtype,
-            q_scale=q_scale,
-            match_unfused=match_unfused,
-            mrope_section=mrope_section,
-            mrope_interleaved=mrope_interleaved,
-            q_weight=q_weight,
-            k_weight=k_weight,
-            eps=eps,
-            weight_plus_one=weight_plus_one,
-        )
-        call_operator(_C.fused_qk_rope_reshape_and_cache, _operator, arguments, options)
+        rows = call_operator(_C.fused_qk_rope_reshape_and_cache, _operator, arguments, _OPTIONS)
     except (AttributeError, RuntimeError, TypeError) as error:  # torch's answer to an argument of a type it cannot take
         require_tensors(_NAME, q=q, k=k, v=v, key_cache=key_cache, value_cache=value_cache)
         require_tensors(_NAME, slot_mapping=slot_mapping, pos=pos, cos_sin=cos_sin)
@@ -154,7 +165,8 @@ def fused_qk_rope_reshape_and_cache(
         require_tensors(_NAME, True, q_scale=q_scale, q_weight=q_weight, k_weight=k_weight)
         raise_as_type_error(error)
         raise
-    rows = q_out.view(q_out.shape[0], q_out.shape[1] * q_out.shape[2])
+    if rows is None:
+        rows = q_out.view(q_out.shape[0], q_out.shape[1] * q_out.shape[2])
     if zeros_out is None:
         return rows, k_out, key_cache, value_cache
     return rows, k_out, key_cache, value_cache, zeros_out

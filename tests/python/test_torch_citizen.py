@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from cases import Call, Case, build, verify
 from elements import bits_of
@@ -196,6 +197,12 @@ def test_compiled_with_every_size_dynamic(device: str, fresh_compiler) -> None:
     for num_tokens in (2, 9, 33, 64):
         check_equal_to_eager(decode_step, compiled, step_arguments(device, num_tokens))
     assert counter.frame_count == graphs
+
+
+def test_traced_with_symbolic_sizes(device: str) -> None:
+    """Sizes are symbols outside torch.compile too, where the operator is called as in an eager call."""
+    traced = make_fx(decode_step, tracing_mode="symbolic")(*step_arguments(device, 5))
+    check_equal_to_eager(decode_step, traced, step_arguments(device, 9))
 
 
 def in_place_on_a_clone(q, k, v, key_cache, value_cache, slot_mapping, pos, cos_sin, k_scale):
