@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <unordered_set>
 #include <vector>
 
@@ -10,29 +11,7 @@
 #include "text.h"
 
 namespace kvrope {
-
-// cpu_rows.cpp, compiled for each target. slots[t] is the slot of row t, or -1 where it is not cached.
-using ServeTokens = void(const RopeCacheParams& p, int64_t first, int64_t last, const int64_t* slots);
-namespace any_processor {
-ServeTokens serve_tokens;
-}
-#ifdef KVROPE_HAS_X86_64_V3
-namespace x86_64_v3 {
-ServeTokens serve_tokens;
-}
-#endif
-
 namespace {
-
-ServeTokens* serve_tokens_for_this_processor() {
-#ifdef KVROPE_HAS_X86_64_V3
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
-      __builtin_cpu_supports("bmi2")) {
-    return x86_64_v3::serve_tokens;
-  }
-#endif
-  return any_processor::serve_tokens;
-}
 
 // The slot of every row, -1 where it is not cached.
 std::vector<int64_t> judge_rows(const char* operation, const RopeCacheParams& p) {
@@ -71,14 +50,13 @@ void keep_last_of_each_slot(std::vector<int64_t>& slots) {
 
 }  // namespace
 
-void run_on_cpu(const char* operation, const RopeCacheParams& p) {
+void run_on_cpu(const char* operation, const RopeCacheParams& p, const CpuTarget& target) {
   std::vector<int64_t> slots = judge_rows(operation, p);
   keep_last_of_each_slot(slots);
-  ServeTokens* const serve_tokens = serve_tokens_for_this_processor();
   const int64_t elements_per_token = (p.num_q_heads + 2 * p.num_kv_heads) * int64_t{p.head_size};
   const int64_t grain = std::max<int64_t>(1, 32768 / elements_per_token);
   at::parallel_for(0, p.num_kv_rows, grain,
-                   [&](int64_t first, int64_t last) { serve_tokens(p, first, last, slots.data()); });
+                   [&](int64_t first, int64_t last) { target.serve_tokens(p, first, last, slots.data()); });
 }
 
 }  // namespace kvrope
