@@ -4,7 +4,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <unordered_set>
 #include <vector>
 
 #include "slots.cuh"
@@ -39,12 +38,41 @@ std::vector<int64_t> judge_rows(const char* operation, const RopeCacheParams& p)
   return slots;
 }
 
+// Slots, none negative: a hash table that is at most half full.
+class SlotSet {
+ public:
+  explicit SlotSet(size_t max_size) {
+    while ((size_t{1} << log2_) < 2 * max_size) ++log2_;
+    slots_.assign(size_t{1} << log2_, kFree);
+  }
+
+  // Whether the slot was not there yet.
+  bool insert(int64_t slot) {
+    for (size_t at = first_place(slot);; at = (at + 1) % slots_.size()) {
+      if (slots_[at] == slot) return false;
+      if (slots_[at] != kFree) continue;
+      slots_[at] = slot;
+      return true;
+    }
+  }
+
+ private:
+  static constexpr int64_t kFree = -1;
+
+  // The high bits of a product with 2^64 / golden ratio: any regular distance of slots is spread.
+  size_t first_place(int64_t slot) const {
+    return (static_cast<uint64_t>(slot) * 0x9e3779b97f4a7c15u) >> (64 - log2_);
+  }
+
+  int log2_ = 1;
+  std::vector<int64_t> slots_;
+};
+
 // Threads must not share a slot: the last row that asks for it gets it.
 void keep_last_of_each_slot(std::vector<int64_t>& slots) {
-  std::unordered_set<int64_t> taken;
-  taken.reserve(slots.size());
+  SlotSet taken(slots.size());
   for (auto slot = slots.rbegin(); slot != slots.rend(); ++slot) {
-    if (*slot >= 0 && !taken.insert(*slot).second) *slot = -1;
+    if (*slot >= 0 && !taken.insert(*slot)) *slot = -1;
   }
 }
 
