@@ -3,36 +3,14 @@
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
-#include <unordered_set>
+#include <algorithm>
 #include <vector>
 
 #include "slots.cuh"
 #include "text.h"
 
 namespace kvrope {
-
-// cpu_rows.cpp, compiled for each target. slots[t] is the slot of row t, or -1 where it is not cached.
-using ServeTokens = void(const RopeCacheParams& p, int64_t first, int64_t last, const int64_t* slots);
-namespace any_processor {
-ServeTokens serve_tokens;
-}
-#ifdef KVROPE_HAS_X86_64_V3
-namespace x86_64_v3 {
-ServeTokens serve_tokens;
-}
-#endif
-
 namespace {
-
-ServeTokens* serve_tokens_for_this_processor() {
-#ifdef KVROPE_HAS_X86_64_V3
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
-      __builtin_cpu_supports("bmi2")) {
-    return x86_64_v3::serve_tokens;
-  }
-#endif
-  return any_processor::serve_tokens;
-}
 
 // The slot of every row, -1 where it is not cached.
 std::vector<int64_t> judge_rows(const char* operation, const RopeCacheParams& p) {
@@ -60,25 +38,53 @@ std::vector<int64_t> judge_rows(const char* operation, const RopeCacheParams& p)
   return slots;
 }
 
+// Slots, none negative: a hash table that is at most half full.
+class SlotSet {
+ public:
+  explicit SlotSet(size_t max_size) {
+    while ((size_t{1} << log2_) < 2 * max_size) ++log2_;
+    slots_.assign(size_t{1} << log2_, kFree);
+  }
+
+  // Whether the slot was not there yet.
+  bool insert(int64_t slot) {
+    for (size_t at = first_place(slot);; at = (at + 1) % slots_.size()) {
+      if (slots_[at] == slot) return false;
+      if (slots_[at] != kFree) continue;
+      slots_[at] = slot;
+      return true;
+    }
+  }
+
+ private:
+  static constexpr int64_t kFree = -1;
+
+  // The high bits of a product with 2^64 / golden ratio: any regular distance of slots is spread.
+  size_t first_place(int64_t slot) const {
+    return (static_cast<uint64_t>(slot) * 0x9e3779b97f4a7c15u) >> (64 - log2_);
+  }
+
+  int log2_ = 1;
+  std::vector<int64_t> slots_;
+};
+
 // Threads must not share a slot: the last row that asks for it gets it.
 void keep_last_of_each_slot(std::vector<int64_t>& slots) {
-  std::unordered_set<int64_t> taken;
-  taken.reserve(slots.size());
+  SlotSet taken(slots.size());
   for (auto slot = slots.rbegin(); slot != slots.rend(); ++slot) {
-    if (*slot >= 0 && !taken.insert(*slot).second) *slot = -1;
+    if (*slot >= 0 && !taken.insert(*slot)) *slot = -1;
   }
 }
 
 }  // namespace
 
-void run_on_cpu(const char* operation, const RopeCacheParams& p) {
+void run_on_cpu(const char* operation, const RopeCacheParams& p, const CpuTarget& target) {
   std::vector<int64_t> slots = judge_rows(operation, p);
   keep_last_of_each_slot(slots);
-  ServeTokens* const serve_tokens = serve_tokens_for_this_processor();
   const int64_t elements_per_token = (p.num_q_heads + 2 * p.num_kv_heads) * int64_t{p.head_size};
   const int64_t grain = std::max<int64_t>(1, 32768 / elements_per_token);
   at::parallel_for(0, p.num_kv_rows, grain,
-                   [&](int64_t first, int64_t last) { serve_tokens(p, first, last, slots.data()); });
+                   [&](int64_t first, int64_t last) { target.serve_tokens(p, first, last, slots.data()); });
 }
 
 }  // namespace kvrope

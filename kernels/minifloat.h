@@ -1,6 +1,7 @@
 // Conversion of one value between fp32 and a smaller IEEE-like format, in portable integer arithmetic:
 // what the CPU kernel uses, what devices without the hardware instruction use for fp8, and what the tests
-// hold the hardware instruction against.
+// hold the hardware instruction against. Comparisons are of floats: for vectors of unsigned integers x86-64
+// has no single instruction.
 #pragma once
 
 #include <cstdint>
@@ -37,37 +38,38 @@ struct Minifloat {
   static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
   static constexpr int kDroppedBits = 23 - kMantissaBits;
   static constexpr uint32_t kSignBit = 1u << (kExponentBits + kMantissaBits);
+  static constexpr int kSignShift = 31 - kExponentBits - kMantissaBits;
   static constexpr uint32_t kSmallestNormal = static_cast<uint32_t>(128 - kBias) << 23;  // as fp32 bits
 
   // Rounds to nearest, ties to even.
   static KVROPE_HOST_DEVICE uint32_t from_float(float value) {
     const uint32_t bits = bits_of(value);
     const uint32_t magnitude = bits & 0x7fffffffu;
-    const uint32_t sign = bits >> 31 ? kSignBit : 0u;
+    const uint32_t sign = (bits >> kSignShift) & kSignBit;
 
     // A subnormal result: adding a power of two whose last place is the format's smallest step rounds for us.
     constexpr uint32_t kStep = kSmallestNormal + (static_cast<uint32_t>(kDroppedBits) << 23);
     const uint32_t subnormal = bits_of(float_of(magnitude) + float_of(kStep)) - kStep;
-    // A normal result: carry of the dropped bits into the kept ones, then the new exponent bias.
+    // A normal result: the new exponent bias, and a carry of the dropped bits into the kept ones.
     const uint32_t is_odd = (magnitude >> kDroppedBits) & 1u;
-    const uint32_t half_step = (1u << (kDroppedBits - 1)) - 1u;
-    const uint32_t normal = ((magnitude + half_step + is_odd) >> kDroppedBits) -
-                            (static_cast<uint32_t>(127 - kBias) << kMantissaBits);
+    constexpr uint32_t kHalfStep = (1u << (kDroppedBits - 1)) - 1u;
+    constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
+    const uint32_t normal = (magnitude + (kHalfStep - kRebias) + is_odd) >> kDroppedBits;
 
-    uint32_t code = magnitude < kSmallestNormal ? subnormal : normal;
+    uint32_t code = float_of(magnitude) < float_of(kSmallestNormal) ? subnormal : normal;
     code = code < kLargest ? code : kLargest;
-    return magnitude > 0x7f800000u ? kNan : sign | code;
+    return value == value ? sign | code : kNan;
   }
 
   // Exact. kSpecial is the smallest code that is not finite.
   template <uint32_t kSpecial>
   static KVROPE_HOST_DEVICE float to_float(uint32_t code) {
     const uint32_t magnitude = code & (kSignBit - 1u);
-    const uint32_t sign = code & kSignBit ? 0x80000000u : 0u;
+    const uint32_t sign = (code & kSignBit) << kSignShift;
     constexpr uint32_t kRebias = static_cast<uint32_t>(254 - kBias) << 23;  // 2^(127 - bias)
     const float finite = float_of(magnitude << kDroppedBits) * float_of(kRebias);
-    const bool is_finite = magnitude < kSpecial;
-    return float_of(sign | (is_finite ? bits_of(finite) : 0x7f800000u | (magnitude << kDroppedBits)));
+    const float special = float_of(kSpecial << kDroppedBits) * float_of(kRebias);
+    return float_of(sign | bits_of(finite) | (finite < special ? 0u : 0x7f800000u));
   }
 };
 

@@ -53,7 +53,7 @@ KVROPE_HOST_DEVICE bf16 from_float<bf16>(float value) {
 #else
   const uint32_t bits = bits_of(value);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  return {static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fffu : rounded)};
+  return {static_cast<uint16_t>(value == value ? rounded : 0x7fffu)};
 #endif
 }
 

@@ -46,9 +46,9 @@ MUTATIONS = [
         "return __fmaf_rn(a, cos, __fmul_rn(b, sin));",
     ),
     Mutation(
-        "rotary offset ignored", "cpu", "cache_ops/cpu_rows.cpp",
-        "float* x = head.values + p.rotary_dim_offset;",
-        "float* x = head.values;",
+        "rotary offset ignored", "cpu", "cache_ops/cpu_head.h",
+        "const FromT* from = head.from + head.first;",
+        "const FromT* from = head.from;",
     ),
     Mutation(
         "second vector of a pair one vector too near", "device", "kernels/slice_dims.cuh",
@@ -78,8 +78,8 @@ MUTATIONS = [
     ),
     Mutation(
         "weight of Q for K", "cpu", "cache_ops/cpu_rows.cpp",
-        "norm_head(p, factors.k, head)",
-        "norm_head(p, factors.q, head)",
+        "norm_head(p_, x, k_factors_, normed);",
+        "norm_head(p_, x, q_factors_, normed);",
     ),
     Mutation(
         "weight of Q for K", "device", "kernels/rope_cache.cuh",
@@ -88,8 +88,8 @@ MUTATIONS = [
     ),
     Mutation(
         "KV-only rows normed", "cpu", "cache_ops/cpu_rows.cpp",
-        "if (is_rotated && p.k_weight.data != nullptr)",
-        "if (p.k_weight.data != nullptr)",
+        "if (row >= p_.num_tokens)",
+        "if (row >= p_.num_tokens && p_.k_weight.data == nullptr)",
     ),
     Mutation(
         "KV-only rows normed", "device", "kernels/rope_cache.cuh",
@@ -186,8 +186,8 @@ MUTATIONS = [
     # --- fp8 queries
     Mutation(
         "q_scale of the query head", "cpu", "cache_ops/cpu_rows.cpp",
-        "head / (p.num_q_heads / p.num_kv_heads);",
-        "head % p.num_kv_heads;",
+        "h / (p_.num_q_heads / p_.num_kv_heads);",
+        "h % p_.num_kv_heads;",
     ),
     Mutation(
         "q_scale of the query head", "device", "kernels/query_output.cuh",
@@ -196,8 +196,8 @@ MUTATIONS = [
     ),
     Mutation(
         "q_scale ignored", "cpu", "cache_ops/cpu_rows.cpp",
-        "convert_head(p.q_scale, kv_head,",
-        "convert_head(ScaleArray{}, kv_head,",
+        "scale(p_.q_scale, kv_head,",
+        "scale(ScaleArray{}, kv_head,",
     ),
     Mutation(
         "q_scale ignored", "device", "kernels/query_output.cuh",
@@ -211,13 +211,13 @@ MUTATIONS = [
     ),
     Mutation(
         "q_scale of K", "cpu", "cache_ops/cpu_rows.cpp",
-        "convert_head(p.q_scale, kv_head,",
-        "convert_head(p.k_scale, kv_head,",
+        "scale(p_.q_scale, kv_head,",
+        "scale(p_.k_scale, kv_head,",
     ),
     Mutation(
         "rounded to dtype on the way to fp8", "cpu", "cache_ops/cpu_rows.cpp",
-        "for (int d = 0; d < size; ++d) to[d] = from_float<ToT>(scale.apply(x.values[d]));",
-        "for (int d = 0; d < size; ++d) to[d] = from_float<ToT>(scale.apply(to_float(x.stored[d])));",
+        "if (!p_.match_unfused) return",
+        "if (!p_.match_unfused && !is_fp8(p_.cache_dtype)) return",
     ),
     Mutation(
         "other fp8 of queries", "device", "kernels/query_output.cuh",
@@ -298,8 +298,8 @@ MUTATIONS = [
     ),
     Mutation(
         "KV-only rows rotated", "cpu", "cache_ops/cpu_rows.cpp",
-        "if (is_rotated) rotate_head(p, angles, head);",
-        "rotate_head(p, angles, head);",
+        "if (row >= p_.num_tokens)",
+        "if (row >= p_.num_tokens && p_.k_out.data == nullptr)",
     ),
     Mutation(
         "KV-only rows taken for padding", "device", "kernels/plain_call.cuh",
@@ -318,15 +318,18 @@ MUTATIONS = [
     ),
     Mutation(
         "V rotated too", "cpu", "cache_ops/cpu_rows.cpp",
-        "load_head(head_of<const T>(p.v, token, h), p.v.dim_stride, p.v_head_size, head);",
-        "load_head(head_of<const T>(p.v, token, h), p.v.dim_stride, p.v_head_size, head);\n"
-        "    if (is_rotated && p.v_head_size == p.head_size) rotate_head(p, angles, head);",
+        "[&](auto* to) { convert(x, p_.v_head_size, scale, to); });",
+        "[&](auto* to) {\n"
+        "      Head<T> head(x, p_.v_head_size);\n"
+        "      if (row < p_.num_tokens && p_.v_head_size == p_.head_size) rotate_head(p_, angles_, head);\n"
+        "      convert_head(head, scale, to);\n"
+        "    });",
     ),
     # --- scales and conversions
     Mutation(
         "K not rounded under match_unfused", "cpu", "cache_ops/cpu_rows.cpp",
-        "    if (p.match_unfused) {\n",
-        "    if (p.match_unfused && p.num_tokens == 0) {\n",
+        "if (!p_.match_unfused) return",
+        "if (!p_.match_unfused || slot >= 0) return",
     ),
     Mutation(
         "K not rounded under match_unfused", "device", "kernels/rope_cache.cuh",
@@ -340,8 +343,8 @@ MUTATIONS = [
     ),
     Mutation(
         "scale of V for K", "cpu", "cache_ops/cpu_rows.cpp",
-        "cache_head<T, CacheT>(p.key_cache, p.k_scale,",
-        "cache_head<T, CacheT>(p.key_cache, p.v_scale,",
+        "scale(p_.k_scale, h,",
+        "scale(p_.v_scale, h,",
     ),
     Mutation(
         "scale of V for K", "device", "kernels/rope_cache.cuh",

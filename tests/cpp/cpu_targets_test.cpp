@@ -1,0 +1,85 @@
+// The CPU kernel is compiled for several processors: whatever the bits of its arguments, each gives the same.
+#include <gtest/gtest.h>
+
+#include "arguments.h"
+#include "cpu_kernel.h"
+#include "make_params.h"
+#include "small_call.h"
+
+namespace kvrope {
+namespace {
+
+struct Call {
+  at::ScalarType dtype, cache_dtype;
+  int64_t head_size, rotary_dim, rotary_dim_offset;
+  bool is_neox, is_normed, has_fp8_queries;
+};
+
+at::Tensor random_bits(std::vector<int64_t> shape, at::ScalarType dtype) {
+  shape.back() *= static_cast<int64_t>(c10::elementSize(dtype));
+  return at::randint(0, 256, shape, at::kByte).view(dtype);
+}
+
+FusedArguments make_call(const Call& call) {
+  constexpr int64_t kRows = 96, kQueries = 4, kKeys = 2, kBlocks = 8, kSlots = 16;
+  const int64_t size = call.head_size;
+  FusedArguments args;
+  args.q = random_bits({kRows, kQueries, size}, call.dtype);
+  args.k = random_bits({kRows, kKeys, size}, call.dtype);
+  args.v = random_bits({kRows, kKeys, size}, call.dtype);
+  args.key_cache = random_bits({kBlocks, kSlots, kKeys, size}, call.cache_dtype);
+  args.value_cache = random_bits({kBlocks, kSlots, kKeys, size}, call.cache_dtype);
+  args.flash_layout = true;
+  args.slot_mapping = at::randperm(kBlocks * kSlots, at::kLong).narrow(0, 0, kRows);
+  args.pos = at::randint(64, {kRows}, at::kLong);
+  args.cos_sin = at::randn({64, call.rotary_dim});
+  args.rotary_dim = call.rotary_dim;
+  args.rotary_dim_offset = call.rotary_dim_offset;
+  args.is_neox = call.is_neox;
+  if (call.cache_dtype != call.dtype) args.k_scale = at::rand({kKeys}) + 0.5;
+  if (call.is_normed) args.q_weight = args.k_weight = at::randn({size}, call.dtype);
+  args.q_out = at::empty_like(args.q);
+  args.k_out = at::empty_like(args.k);
+  if (call.has_fp8_queries) args.q_out = args.q_out->to(at::kFloat8_e5m2);
+  return args;
+}
+
+FusedArguments served_by(const CpuTarget& target, const FusedArguments& args) {
+  FusedArguments own = args;
+  own.key_cache = args.key_cache.clone();
+  own.value_cache = args.value_cache.clone();
+  own.q_out = args.q_out->clone();
+  own.k_out = args.k_out->clone();
+  run_on_cpu("test", make_params(own), target);
+  return own;
+}
+
+void expect_same_of_all_targets(const Call& call) {
+  const FusedArguments args = make_call(call), first = served_by(cpu_targets().front(), args);
+  for (const CpuTarget& target : cpu_targets()) {
+    SCOPED_TRACE(target.name);
+    const FusedArguments other = served_by(target, args);
+    EXPECT_TRUE(is_same_bits(*first.q_out, *other.q_out)) << "q_out";
+    EXPECT_TRUE(is_same_bits(*first.k_out, *other.k_out)) << "k_out";
+    EXPECT_TRUE(is_same_bits(first.key_cache, other.key_cache)) << "key_cache";
+    EXPECT_TRUE(is_same_bits(first.value_cache, other.value_cache)) << "value_cache";
+  }
+}
+
+TEST(CpuTargets, GiveTheSameBits) {
+  at::manual_seed(11);
+  for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16, at::kFloat}) {
+    for (const at::ScalarType cache_dtype : {dtype, at::kFloat8_e4m3fn, at::kFloat8_e5m2}) {
+      for (const bool is_neox : {true, false}) {
+        SCOPED_TRACE(testing::Message() << dtype << ", cache " << cache_dtype << ", NeoX " << is_neox);
+        expect_same_of_all_targets({dtype, cache_dtype, 128, 128, 0, is_neox, false, false});
+        expect_same_of_all_targets({dtype, cache_dtype, 70, 46, 5, is_neox, false, true});
+        expect_same_of_all_targets({dtype, cache_dtype, 128, 64, 64, is_neox, true, false});
+        expect_same_of_all_targets({dtype, cache_dtype, 74, 74, 0, is_neox, true, true});
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvrope
