@@ -119,7 +119,7 @@ class RowServer {
     T copy[kMaxHeadSize];
     const T* x = side_by_side(p_.q, row, h, p_.head_size, copy);
     if (p_.q_weight.data == nullptr) return rotate_query(x, row, h);
-    Unrounded normed[kMaxHeadSize];
+    alignas(kCacheLine) Unrounded normed[kMaxHeadSize];
     norm_head(p_, x, q_factors_, normed);
     rotate_query(normed, row, h);
   }
@@ -151,7 +151,7 @@ class RowServer {
     const T* x = side_by_side(p_.k, row, h, p_.head_size, copy);
     if (row >= p_.num_tokens) return store_key(Head<T>(x, p_.head_size), row, h, slot);
     if (p_.k_weight.data == nullptr) return rotate_key(x, row, h, slot);
-    Unrounded normed[kMaxHeadSize];
+    alignas(kCacheLine) Unrounded normed[kMaxHeadSize];
     norm_head(p_, x, k_factors_, normed);
     rotate_key(normed, row, h, slot);
   }
