@@ -22,6 +22,7 @@ UNITS = {
     "byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9,
     "ns": 1, "nsecond": 1, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9, "second": 1e9,
 }  # fmt: skip
+COUNTED = ("gpu__", "dram__", "l1tex__", "lts__", "sm__", "launch__")  # of the launch, not attributes of the device
 Counts = Dict[str, float]
 
 
@@ -45,7 +46,7 @@ def parse_csv(text: str) -> Counts:
         said = [line for line in text.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
         raise NothingCounted("; ".join(said) or "no launch in it")
     columns = zip(*rows[first : first + 3])
-    counted = {name: number(value, unit) for name, unit, value in columns}
+    counted = {name: number(value, unit) for name, unit, value in columns if name.startswith(COUNTED)}
     return {name: value for name, value in counted.items() if value is not None}
 
 
