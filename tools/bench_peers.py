@@ -26,7 +26,15 @@ from bench.peer_cases import L2_STATES, Case, read_cases
 from bench.peer_floors import make_floors
 from bench.peer import Peer, Unsupported
 from bench.peers import make_peers
-from bench.timed_calls import CpuCalls, CudaCalls, Library, host_microseconds, plan_calls, time_in_rounds
+from bench.timed_calls import (
+    CpuCalls,
+    CudaCalls,
+    Library,
+    host_microseconds,
+    plan_calls,
+    time_in_rounds,
+    wake,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -314,6 +322,7 @@ def run(options: argparse.Namespace) -> int:
     for name, reason in absent.items():
         say(f"absent: {name}: {reason}")
     bench, report = Bench(options, peers, absent, library), Report()
+    wake(torch.device(options.device))
     for case in cases:
         report.measure(bench, case, options.l2 or case.l2_states)
     if out:

@@ -122,6 +122,14 @@ class CpuCalls:
         return self._measure()
 
 
+def wake(device: torch.device, seconds: float = 0.5) -> None:
+    """Work before what is timed: a GPU at rest takes a while to raise its clocks."""
+    data = torch.zeros(1 << 20, device=device)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        data.add_(1).sum().item()  # waits for the device
+
+
 def time_in_rounds(candidates: Dict[str, object], rounds: int) -> Dict[str, List[float]]:
     """Microseconds a call: each candidate once a round, in an order drawn anew each round."""
     times: Dict[str, List[float]] = {name: [] for name in candidates}
