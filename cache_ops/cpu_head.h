@@ -12,7 +12,6 @@
 #include <immintrin.h>
 #endif
 
-#include <cmath>
 #include <cstring>
 #include <type_traits>
 

@@ -38,7 +38,7 @@ std::vector<int64_t> judge_rows(const char* operation, const RopeCacheParams& p)
   return slots;
 }
 
-// Slots, none negative: a hash table that is at most half full.
+// Slots, none negative: a hash table whose size is a power of two, at most half full.
 class SlotSet {
  public:
   explicit SlotSet(size_t max_size) {
@@ -48,7 +48,7 @@ class SlotSet {
 
   // Whether the slot was not there yet.
   bool insert(int64_t slot) {
-    for (size_t at = first_place(slot);; at = (at + 1) % slots_.size()) {
+    for (size_t at = first_place(slot);; at = (at + 1) & (slots_.size() - 1)) {
       if (slots_[at] == slot) return false;
       if (slots_[at] != kFree) continue;
       slots_[at] = slot;
@@ -59,9 +59,12 @@ class SlotSet {
  private:
   static constexpr int64_t kFree = -1;
 
-  // The high bits of a product with 2^64 / golden ratio: any regular distance of slots is spread.
+  // The high bits of products with an odd constant, twice, so that slots at no regular distance meet.
   size_t first_place(int64_t slot) const {
-    return (static_cast<uint64_t>(slot) * 0x9e3779b97f4a7c15u) >> (64 - log2_);
+    constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio
+    uint64_t mixed = static_cast<uint64_t>(slot) * kOdd;
+    mixed ^= mixed >> 32;
+    return (mixed * kOdd) >> (64 - log2_);
   }
 
   int log2_ = 1;

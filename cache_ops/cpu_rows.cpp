@@ -1,5 +1,6 @@
-// Compiled more than once, each time into the namespace KVROPE_CPU_TARGET; see CMakeLists.txt. No inline
-// function of the standard library may be used here: the linker would keep any one of the copies.
+// Compiled more than once, each time into the namespace KVROPE_CPU_TARGET; see CMakeLists.txt. Of the
+// standard library only functions that become an instruction or a call may be used here (fma, sqrt, memmove):
+// of others the linker would keep any one of the copies.
 #include "cpu_head.h"
 #include "slots.cuh"
 
@@ -119,9 +120,9 @@ class RowServer {
     T copy[kMaxHeadSize];
     const T* x = side_by_side(p_.q, row, h, p_.head_size, copy);
     if (p_.q_weight.data == nullptr) return rotate_query(x, row, h);
-    alignas(kCacheLine) Unrounded normed[kMaxHeadSize];
-    norm_head(p_, x, q_factors_, normed);
-    rotate_query(normed, row, h);
+    alignas(kCacheLine) Unrounded values[kMaxHeadSize];
+    norm_head(p_, x, q_factors_, values);
+    rotate_query(values, row, h);
   }
 
   template <typename FromT>
@@ -151,9 +152,9 @@ class RowServer {
     const T* x = side_by_side(p_.k, row, h, p_.head_size, copy);
     if (row >= p_.num_tokens) return store_key(Head<T>(x, p_.head_size), row, h, slot);
     if (p_.k_weight.data == nullptr) return rotate_key(x, row, h, slot);
-    alignas(kCacheLine) Unrounded normed[kMaxHeadSize];
-    norm_head(p_, x, k_factors_, normed);
-    rotate_key(normed, row, h, slot);
+    alignas(kCacheLine) Unrounded values[kMaxHeadSize];
+    norm_head(p_, x, k_factors_, values);
+    rotate_key(values, row, h, slot);
   }
 
   template <typename FromT>

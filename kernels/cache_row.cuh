@@ -3,8 +3,8 @@
 
 #include <type_traits>
 
+#include "call_form.cuh"
 #include "head_slice.cuh"
-#include "plain_call.cuh"
 #include "slots.cuh"
 
 namespace kvrope {

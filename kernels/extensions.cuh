@@ -3,7 +3,7 @@
 // notices each instruction that asks, and long launches notice the registers.
 #pragma once
 
-#include "plain_call.cuh"
+#include "call_form.cuh"
 
 namespace kvrope {
 

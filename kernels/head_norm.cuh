@@ -13,7 +13,7 @@ namespace kvrope {
 // Whoever asks for them waits for them.
 template <typename T, int kVec>
 class PendingWeights {
-  static_assert(kVec == 1 || sizeof(T) == 2, "of fp32 there is no rest");
+  static_assert(kVec == 1 || sizeof(T) == 2, "only 16-bit rows hold weights: fp32 ones have no second part");
 
  public:
   PendingWeights() = default;

@@ -7,10 +7,13 @@
 namespace kvrope {
 namespace {
 
-// Measured on an H200. Few rows are a matter of latency: one row a thread, and short vectors in large blocks
-// for the fewest; in small ones where single elements are stored, of which a multiprocessor takes one at a
-// time. Many rows are a matter of bandwidth: two rows a thread, and four from kManyRows on, or eight of
-// extended calls, in small blocks.
+// Measured on an H200. Few rows are a matter of latency, many of bandwidth:
+//
+//   up to kFewRows      one row a thread
+//   up to kThinRows     short vectors in large blocks, where the form has kernels of them; small blocks where
+//                       single elements are stored, of which a multiprocessor takes one at a time, and
+//                       smaller ones up to kFewestRows
+//   from kManyRows on   four rows a thread, eight of extended calls, in small blocks; in between two
 constexpr int kFewestRows = 32, kThinRows = 128, kFewRows = 256, kManyRows = 2048;
 constexpr int kSmallBlock = 64, kBlock = 128, kLargeBlock = 256;
 constexpr int kMaxRowsAtOnce = 64;       // blockDim.z
@@ -89,14 +92,17 @@ bool is_split(const RopeCacheParams& p) {
   return p.has_cache && p.key_cache.layout.dim_split_log2 > 0;
 }
 
+bool is_thin(const RopeCacheParams& p) {
+  return p.num_kv_rows <= kThinRows;
+}
+
 bool is_many(const RopeCacheParams& p) {
   return p.num_kv_rows >= kManyRows;
 }
 
 int threads_per_block(const RopeCacheParams& p, const LaunchPlan& plan) {
-  const bool is_few = p.num_kv_rows <= kThinRows;
-  if (is_few && plan.values_are_apart) return p.num_kv_rows <= kFewestRows ? kSmallBlock : kBlock;
-  if (is_few && plan.vector_width * size_of(p.dtype) < kLongVectorBytes) return kLargeBlock;
+  if (is_thin(p) && plan.values_are_apart) return p.num_kv_rows <= kFewestRows ? kSmallBlock : kBlock;
+  if (is_thin(p) && plan.vector_width * size_of(p.dtype) < kLongVectorBytes) return kLargeBlock;
   return is_many(p) && (is_split(p) || plan.form == CallForm::extended) ? kSmallBlock : kBlock;
 }
 
@@ -120,7 +126,8 @@ bool is_usual_with(const RopeCacheParams& p, int width) {
 
 CallForm form_with(const RopeCacheParams& p, int width) {
   if (is_extended_with(p, width)) return CallForm::extended;
-  if (width > 1 && has_plain_form(p) && !has_extensions(p)) return CallForm::plain;
+  const bool has_plain_kernels = width * size_of(p.dtype) >= kShortVectorBytes;
+  if (has_plain_kernels && has_plain_form(p) && !has_extensions(p)) return CallForm::plain;
   return is_usual_with(p, width) ? CallForm::usual : CallForm::general;
 }
 
@@ -129,9 +136,8 @@ CallForm form_with(const RopeCacheParams& p, int width) {
 // would need more than a warp.
 int vector_width_for(const RopeCacheParams& p) {
   const int widest = widest_vector(p), thin = std::min(widest, kShortVectorBytes / size_of(p.dtype));
-  const bool is_few = p.num_kv_rows <= kThinRows;
-  if (!has_extensions(p)) return is_few && form_with(p, widest) != CallForm::usual ? thin : widest;
-  const bool has_long = is_extended_with(p, widest) && !(is_few && is_extended_with(p, thin));
+  if (!has_extensions(p)) return is_thin(p) && form_with(p, widest) != CallForm::usual ? thin : widest;
+  const bool has_long = is_extended_with(p, widest) && !(is_thin(p) && is_extended_with(p, thin));
   return has_long ? widest : thin;
 }
 

@@ -11,7 +11,7 @@ constexpr int kShortVectorBytes = 8, kLongVectorBytes = 16;
 constexpr int kTileTokens = 16;  // as many as fill 16 bytes of fp8
 
 // What kernels know of a call while they are compiled: nothing; that it has the usual form, or the plain one
-// (compact_params.h, plain_call.cuh); that it has the plain form and extensions (extensions.cuh).
+// (compact_params.h, call_form.cuh); that it has the plain form and extensions (extensions.cuh).
 enum class CallForm { general, usual, plain, extended };
 
 struct LaunchPlan {

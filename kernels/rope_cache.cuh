@@ -9,14 +9,15 @@
 //   layout            one row of the cache                              stored as
 //   flash             D neighbouring elements                           vectors
 //   x-split key       D/x groups of x elements, block_size * x apart    vectors of at most x
-//   x-split value     D elements, block_size apart                      tiles (value_tile.cuh); elements in
-//   shuffled value    D elements, x apart                               calls of few rows
+//   x-split value     Dv elements, block_size apart                     tiles (value_tile.cuh); in calls of
+//                                                                       few rows elements
+//   shuffled value    Dv elements, x apart                              the same
 //
 // A thread serves one slice of some rows: two vectors lo, hi of kVec elements (slice_dims.cuh), or as many
-// single elements where values lie apart and rows are few. Which thread serves which is thread_work.cuh's
-// business. One launch serves every dtype pair, layout, stride and size;
-// compiled in are the element types, the vector width, the style, and what form the call has
-// (plain_call.cuh). What few calls ask for is out of line.
+// single elements where values lie apart and rows are few (value_slice.cuh). Which thread serves which is
+// thread_work.cuh's business. One launch serves every dtype pair, layout, stride and size; compiled in are
+// the element types, the vector width, the style, and what form the call has (call_form.cuh). What few calls
+// ask for is out of line.
 //
 // The position of a token is read, never derived from an index; arithmetic is fp32 and rounds once, at the
 // store; V is never rotated; a thread reads both elements of a pair before it writes either, so q_out may be
@@ -24,11 +25,11 @@
 #pragma once
 
 #include "cache_row.cuh"
+#include "call_form.cuh"
 #include "dependent_launch.cuh"
 #include "head_norm.cuh"
 #include "head_slice.cuh"
 #include "last_of_slot.cuh"
-#include "plain_call.cuh"
 #include "query_output.cuh"
 #include "rotate_slice.cuh"
 #include "row_indices.cuh"
@@ -253,7 +254,7 @@ __device__ __forceinline__ void value_rows(const Params& p, const LaunchPlan& pl
   }
 }
 
-// Params is that of the call's form (plain_call.cuh): CompactParams for general calls with vectors,
+// Params is that of the call's form (call_form.cuh): CompactParams for general calls with vectors,
 // RopeCacheParams for single elements.
 template <typename Params, typename T, typename CacheT, int kVec, bool kIsNeox>
 __global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "cache_row.cuh"
+#include "call_form.cuh"
 #include "head_slice.cuh"
-#include "plain_call.cuh"
 
 namespace kvrope {
 

@@ -15,6 +15,7 @@ Exit codes: 1 if there is a cliff or a case that was not measured, 2 if the docu
 """
 
 import argparse
+import fnmatch
 import sys
 from typing import Dict, Iterator, List, NamedTuple
 
@@ -69,9 +70,14 @@ def main() -> int:
     )
     parser.add_argument("results", nargs="+", metavar="RESULTS", help="result documents of bench (JSON)")
     parser.add_argument("--limit", type=float, default=LIMIT, help="a larger step is a cliff (default: 1.3)")
+    parser.add_argument("--filter", metavar="GLOB", default="*", help="of the cases' names (default: all)")
     options = parser.parse_args()
     try:
-        results = read_results(options.results)
+        results = [
+            result
+            for result in read_results(options.results)
+            if fnmatch.fnmatch(result["name"], options.filter)
+        ]
     except BadDocument as error:
         print(f"cliffs: {error}", file=sys.stderr)
         return 2

@@ -78,8 +78,8 @@ MUTATIONS = [
     ),
     Mutation(
         "weight of Q for K", "cpu", "cache_ops/cpu_rows.cpp",
-        "norm_head(p_, x, k_factors_, normed);",
-        "norm_head(p_, x, q_factors_, normed);",
+        "norm_head(p_, x, k_factors_, values);",
+        "norm_head(p_, x, q_factors_, values);",
     ),
     Mutation(
         "weight of Q for K", "device", "kernels/rope_cache.cuh",
@@ -169,12 +169,12 @@ MUTATIONS = [
     ),
     # --- forms of calls
     Mutation(
-        "offsets of usual calls ignored", "device", "kernels/plain_call.cuh",
+        "offsets of usual calls ignored", "device", "kernels/call_form.cuh",
         "return !kHasPlainForm<Params> && p.has_offs;",
         "return !kHasUsualForm<Params> && p.has_offs;",
     ),
     Mutation(
-        "window of usual calls ignored", "device", "kernels/plain_call.cuh",
+        "window of usual calls ignored", "device", "kernels/call_form.cuh",
         "return !kHasPlainForm<Params> && p.has_swa;",
         "return !kHasUsualForm<Params> && p.has_swa;",
     ),
@@ -302,7 +302,7 @@ MUTATIONS = [
         "if (row >= p_.num_tokens && p_.k_out.data == nullptr)",
     ),
     Mutation(
-        "KV-only rows taken for padding", "device", "kernels/plain_call.cuh",
+        "KV-only rows taken for padding", "device", "kernels/call_form.cuh",
         "(p.has_cache && row < p.slot_mapping.size);",
         "(p.has_cache && row < p.slot_mapping.size && row < p.num_tokens);",
     ),

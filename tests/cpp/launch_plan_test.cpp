@@ -72,7 +72,7 @@ TEST(PlanLaunch, GridIsWithinLimitsForEveryShape) {
       for (const int group : {1, 2, 7, 16, 71}) {
         if (kv_heads * group > 65535) continue;
         for (const int head_size : {2, 4, 16, 46, 64, 80, 96, 128, 192, 250, 256, 384, 510, 512}) {
-          for (int variant = 0; variant < 16; ++variant) {
+          for (int variant = 0; variant < 32; ++variant) {
             RopeCacheParams p = wide_params();
             p.num_tokens = p.num_kv_rows = p.slot_mapping.size = num_tokens;
             p.num_kv_heads = kv_heads;
@@ -82,6 +82,7 @@ TEST(PlanLaunch, GridIsWithinLimitsForEveryShape) {
             if (variant & 2) use_split_value_cache(p);
             if (variant & 4) p.q.data = at_address(2);  // single elements: the most threads a row
             if (variant & 8) use_split_key_cache(p, 8);
+            if (variant & 16) p.zeros_out.data = nullptr;  // plain
             expect_valid_grid(p);
             if (HasFatalFailure()) {
               FAIL() << "T " << num_tokens << " QH " << p.num_q_heads << " KH " << kv_heads << " D "
@@ -235,10 +236,11 @@ TEST(PlanLaunch, FormsOfCalls) {
        [](P& p) { p.has_swa = true, p.dtype = p.cache_dtype = DType::fp32; }},
       {"offsets, vectors of 8 bytes", CallForm::general,
        [](P& p) { p.has_offs = true, p.q.data = at_address(8); }},
+      {"vectors of 4 bytes", CallForm::general, [](P& p) { p.q.data = at_address(4); }},
       {"rotation alone", CallForm::general, [](P& p) { p.has_cache = false; }},
       {"match_unfused", CallForm::general, [](P& p) { p.match_unfused = true; }},
       {"full width", CallForm::general, [](P& p) { p.cos_sin.is_full_width = true; }},
-      {"KV-only rows", CallForm::general, [](P& p) { ++p.num_kv_rows, ++p.slot_mapping.size; }},
+      {"KV-only rows", CallForm::general, [](P& p) { ++p.num_kv_rows; }},
       {"short slot_mapping", CallForm::general, [](P& p) { --p.slot_mapping.size; }},
       {"scale of a 16-bit cache", CallForm::general, [](P& p) { p.v_scale.data = &scale; }},
       {"partial rotation with a norm", CallForm::general,

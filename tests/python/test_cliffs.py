@@ -126,10 +126,20 @@ def test_sizes_of_the_growth_plots() -> None:
             sizes.setdefault((case["id"], swept), set()).update(values)
             assert swept != "num_tokens" or ("large" in case["tags"]) == (min(values) > 64)
     source = (ROOT / "kernels" / "launch_plan.cpp").read_text()
-    limits = [int(rows) for rows in re.findall(r"\bk(?:Thin|Few|Many)Rows = (\d+)", source)]
-    assert len(limits) == 3
+    limits = [int(rows) for rows in re.findall(r"\bk(?:Fewest|Thin|Few|Many)Rows = (\d+)", source)]
+    assert len(limits) == 4
     beside = {rows + step for rows in limits for step in (-1, 0, 1)}
     for layout in ("flash-bf16", "flash-fp8", "x-split-bf16", "x-split-fp8"):
         assert sizes[f"{layout}/prefill", "num_tokens"] == {2**i for i in range(18)} | beside
         assert sizes[f"{layout}/decode", "num_tokens"] >= {rows for rows in beside if rows <= 512}
     assert sizes["flash-bf16/prefill", "head_dim"] == set(range(32, 257, 16))
+
+
+def test_filter(tmp_path: Path) -> None:
+    """Cliffs of other cases do not count, and no case is none to compare."""
+    document = tmp_path / "r.json"
+    steep = [result(1, 1, 1, "split/prefill"), result(2, 9, 1, "split/prefill")]
+    document.write_text(json.dumps({"results": [*SMOOTH, *steep]}))
+    for glob, code in [("*", 1), ("flash*", 0), ("split*", 1), ("hnd*", 2)]:
+        command = [sys.executable, ROOT / "tools" / "cliffs.py", document, "--filter", glob]
+        assert subprocess.run(list(map(str, command)), capture_output=True, timeout=60).returncode == code, glob

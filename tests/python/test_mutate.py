@@ -29,6 +29,13 @@ def test_there_are_faults_for_each_kernel() -> None:
         assert mutation.old != mutation.new and mutation.reach in ("both", "cpu", "device", "gpu")
 
 
+def test_the_readme_tells_each_fault() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for mutation in MUTATIONS:
+        row = f"| {mutation.fault} | `{Path(mutation.file).name}` |"
+        assert mutation.reach == "gpu" or row in readme, row
+
+
 def test_a_text_that_is_gone_is_told(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()

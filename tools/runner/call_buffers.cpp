@@ -90,7 +90,9 @@ void CallBuffers::write(const View& view, const std::vector<float>& values) {
   if (place.sizes.empty()) return write_inner(0, place.offset, 0);
   int64_t rows = place.sizes.front();
   int64_t row_size = std::max<int64_t>(1, static_cast<int64_t>(values.size()) / std::max<int64_t>(1, rows));
-  at::parallel_for(0, rows, kValuesWorthAThread / row_size + 1, [&](int64_t begin, int64_t end) {
+  bool is_apart = place.strides.front() != 0;  // of rows in one place the last stays
+  int64_t grain = is_apart ? kValuesWorthAThread / row_size + 1 : rows;
+  at::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       write_inner(1, place.offset + row * place.strides.front(), row * row_size);
     }

@@ -23,7 +23,8 @@ inline constexpr CallForm kFormOf<ExtendedParams> = CallForm::extended;
 template <>
 inline constexpr CallForm kFormOf<UsualParams> = CallForm::usual;
 
-// Whether calls with these parameters have the plain form, the usual one (compact_params.h).
+// Whether calls with these parameters have the plain form, and whether they have the usual one, which the
+// plain form includes (compact_params.h).
 template <typename Params>
 constexpr bool kHasPlainForm = kFormOf<Params> == CallForm::plain || kFormOf<Params> == CallForm::extended;
 template <typename Params>
