@@ -118,7 +118,7 @@ def draw_curves(
         axis.set(title=title, xlabel=swept, ylabel=label, yscale=scale)
         axis.set_xscale("log", base=2)
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=7)
+        axis.legend(fontsize=7, framealpha=0.4)
     for axis in list(axes.flat)[len(curves) :]:
         axis.remove()
     save(pyplot, figure, path)
@@ -176,7 +176,11 @@ def main() -> int:
         fail(f"{folder}: {error.strerror}")
     drawings = [
         ("throughput.png", throughput(results), lambda data, path: draw_curves(pyplot, data, "GB/s", path)),
-        ("peers.png", ratios(results), lambda data, path: draw_curves(pyplot, data, "time / kvrope's", path, 1)),
+        (
+            "peers.png",
+            ratios(results),
+            lambda data, path: draw_curves(pyplot, data, "time / kvrope's", path, 1, "log"),
+        ),
         ("growth.png", growth(results), lambda data, path: draw_curves(pyplot, data, "us", path, scale="log")),
         ("error.png", errors(results), lambda data, path: draw_errors(pyplot, data, path)),
     ]
