@@ -116,13 +116,19 @@ class RowServer {
   }
 
  private:
+  // Calls `use` with a head after its norm, which is the head itself where there is none.
+  template <typename Use>
+  void with_normed(const T* x, const NormWeight& weight, const NormFactors& factors, const Use& use) {
+    if (weight.data == nullptr) return use(x);
+    alignas(kCacheLine) Unrounded values[kMaxHeadSize];
+    norm_head(p_, x, factors, values);
+    use(values);
+  }
+
   void serve_query(int64_t row, int h) {
     T copy[kMaxHeadSize];
     const T* x = side_by_side(p_.q, row, h, p_.head_size, copy);
-    if (p_.q_weight.data == nullptr) return rotate_query(x, row, h);
-    alignas(kCacheLine) Unrounded values[kMaxHeadSize];
-    norm_head(p_, x, q_factors_, values);
-    rotate_query(values, row, h);
+    with_normed(x, p_.q_weight, q_factors_, [&](const auto* head) { rotate_query(head, row, h); });
   }
 
   template <typename FromT>
@@ -151,10 +157,7 @@ class RowServer {
     T copy[kMaxHeadSize];
     const T* x = side_by_side(p_.k, row, h, p_.head_size, copy);
     if (row >= p_.num_tokens) return store_key(Head<T>(x, p_.head_size), row, h, slot);
-    if (p_.k_weight.data == nullptr) return rotate_key(x, row, h, slot);
-    alignas(kCacheLine) Unrounded values[kMaxHeadSize];
-    norm_head(p_, x, k_factors_, values);
-    rotate_key(values, row, h, slot);
+    with_normed(x, p_.k_weight, k_factors_, [&](const auto* head) { rotate_key(head, row, h, slot); });
   }
 
   template <typename FromT>

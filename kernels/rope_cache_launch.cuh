@@ -1,7 +1,7 @@
 // From a plan to the launch of one instance of the kernel.
 #pragma once
 
-#include "compact_params.h"
+#include "instances.cuh"
 #include "launch_plan.h"
 #include "rope_cache.cuh"
 
@@ -23,28 +23,11 @@ cudaError_t launch_kernel(const Params& params, const LaunchPlan& plan, int64_t 
   return cudaLaunchKernelEx(&config, rope_cache_kernel<Params, T, CacheT, kVec, kIsNeox>, params, plan);
 }
 
-// Vectors of 8 and 16 bytes, those of aligned calls, have instances for plain calls, in 16 bits those of 16
-// bytes for usual calls, and in the style of newer models both for extended calls.
 template <typename T, typename CacheT, int kVec, bool kIsNeox>
 cudaError_t launch_instance(const RopeCacheParams& p, const LaunchPlan& plan, cudaStream_t stream) {
-  const auto launch = [&](const auto& params) {
+  return with_params_of_form<T, kVec, kIsNeox>(p, plan.form, [&](const auto& params) {
     return launch_kernel<T, CacheT, kVec, kIsNeox>(params, plan, p.num_kv_rows, p.has_cache, stream);
-  };
-  if constexpr (kVec == 1) {
-    return launch(p);
-  } else {
-    const CompactParams compact = make_compact(p);
-    if constexpr (kVec * sizeof(T) >= kShortVectorBytes) {
-      if (plan.form == CallForm::plain) return launch(PlainParams{compact});
-      if constexpr (kIsNeox && sizeof(T) == 2) {
-        if (plan.form == CallForm::extended) return launch(ExtendedParams{compact});
-      }
-    }
-    if constexpr (kVec * sizeof(T) == kLongVectorBytes && sizeof(T) == 2) {
-      if (plan.form == CallForm::usual) return launch(UsualParams{compact});
-    }
-    return launch(compact);
-  }
+  });
 }
 
 template <typename T, typename CacheT, int kVec>

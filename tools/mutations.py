@@ -78,8 +78,8 @@ MUTATIONS = [
     ),
     Mutation(
         "weight of Q for K", "cpu", "cache_ops/cpu_rows.cpp",
-        "norm_head(p_, x, k_factors_, values);",
-        "norm_head(p_, x, q_factors_, values);",
+        "with_normed(x, p_.k_weight, k_factors_,",
+        "with_normed(x, p_.k_weight, q_factors_,",
     ),
     Mutation(
         "weight of Q for K", "device", "kernels/rope_cache.cuh",

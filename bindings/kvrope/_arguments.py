@@ -8,6 +8,11 @@ from torch import Tensor
 from torch.overrides import has_torch_function
 
 
+def option_names(operator: Any) -> Tuple[str, ...]:
+    """Of the arguments that an operator's schema takes by name alone, which are its last."""
+    return tuple(argument.name for argument in operator._schema.arguments if argument.kwarg_only)
+
+
 def call_operator(typed: Callable, operator: Any, arguments: tuple, options: Tuple[str, ...]) -> Any:
     """Call an operator with its schema's arguments in order, of which the last are options, named for torch.ops.
 

@@ -6,22 +6,19 @@ import torch
 from torch import Tensor
 
 from . import _C
-from ._arguments import call_operator, raise_as_type_error, require_bools, require_sequence, require_tensors
+from ._arguments import (
+    call_operator,
+    option_names,
+    raise_as_type_error,
+    require_bools,
+    require_sequence,
+    require_tensors,
+)
 
 _rope = torch.ops.kvrope.rope.default
 _reshape_and_cache = torch.ops.kvrope.reshape_and_cache.default
-_ROPE_OPTIONS = (
-    "rotary_dim",
-    "rotary_dim_offset",
-    "q_scale",
-    "mrope_section",
-    "mrope_interleaved",
-    "q_weight",
-    "k_weight",
-    "eps",
-    "weight_plus_one",
-)
-_CACHE_OPTIONS = ("apply_scale", "swa_slot_mapping", "kv_cache_dtype")
+_ROPE_OPTIONS = option_names(_rope)
+_CACHE_OPTIONS = option_names(_reshape_and_cache)
 
 
 def rope(

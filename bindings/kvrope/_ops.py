@@ -6,23 +6,18 @@ import torch
 from torch import Tensor
 
 from . import _C
-from ._arguments import call_operator, raise_as_type_error, require_bools, require_sequence, require_tensors
+from ._arguments import (
+    call_operator,
+    option_names,
+    raise_as_type_error,
+    require_bools,
+    require_sequence,
+    require_tensors,
+)
 
 _NAME = "fused_qk_rope_reshape_and_cache"
 _operator = torch.ops.kvrope.fused_qk_rope_reshape_and_cache.default
-_OPTIONS = (
-    "rotary_dim",
-    "rotary_dim_offset",
-    "kv_cache_dtype",
-    "q_scale",
-    "match_unfused",
-    "mrope_section",
-    "mrope_interleaved",
-    "q_weight",
-    "k_weight",
-    "eps",
-    "weight_plus_one",
-)
+_OPTIONS = option_names(_operator)
 
 
 def fused_qk_rope_reshape_and_cache(
