@@ -10,25 +10,34 @@
 
 namespace kvrope {
 
+struct UsualParams : CompactParams {};
 struct PlainParams : CompactParams {};
 struct ExtendedParams : CompactParams {};
-struct UsualParams : CompactParams {};
+struct ExtendedPartialParams : CompactParams {};
 
 template <typename Params>
 constexpr CallForm kFormOf = CallForm::general;
+template <>
+inline constexpr CallForm kFormOf<UsualParams> = CallForm::usual;
 template <>
 inline constexpr CallForm kFormOf<PlainParams> = CallForm::plain;
 template <>
 inline constexpr CallForm kFormOf<ExtendedParams> = CallForm::extended;
 template <>
-inline constexpr CallForm kFormOf<UsualParams> = CallForm::usual;
+inline constexpr CallForm kFormOf<ExtendedPartialParams> = CallForm::extended_partial;
 
-// Whether calls with these parameters have the plain form, and whether they have the usual one, which the
-// plain form includes (compact_params.h).
 template <typename Params>
-constexpr bool kHasPlainForm = kFormOf<Params> == CallForm::plain || kFormOf<Params> == CallForm::extended;
+constexpr bool kIsExtended =
+    kFormOf<Params> == CallForm::extended || kFormOf<Params> == CallForm::extended_partial;
+
+// Whether calls with these parameters have the usual form, the plain one, which includes it
+// (compact_params.h), and heads that are rotated whole.
 template <typename Params>
 constexpr bool kHasUsualForm = kFormOf<Params> != CallForm::general;
+template <typename Params>
+constexpr bool kHasPlainForm = kFormOf<Params> == CallForm::plain || kIsExtended<Params>;
+template <typename Params>
+constexpr bool kIsRotatedWhole = kHasPlainForm<Params>&& kFormOf<Params> != CallForm::extended_partial;
 
 template <typename Params>
 using IndexOf = decltype(Params::num_tokens);

@@ -134,10 +134,14 @@ bool has_usual_form(const RopeCacheParams& p) {
 }
 
 bool has_plain_form(const RopeCacheParams& p) {
-  const bool is_rotated_whole = p.rotary_dim == p.head_size && p.v_head_size == p.head_size;
+  const bool has_plain_heads = p.rotary_dim_offset == 0 && p.v_head_size == p.head_size;
   const bool has_plain_outputs = p.k_out.data != nullptr && p.zeros_out.data == nullptr;
-  return has_usual_form(p) && is_rotated_whole && p.cos_sin.dtype == DType::fp32 && has_plain_outputs &&
+  return has_usual_form(p) && has_plain_heads && p.cos_sin.dtype == DType::fp32 && has_plain_outputs &&
          !p.has_offs && !p.has_swa;
+}
+
+bool is_rotated_whole(const RopeCacheParams& p) {
+  return p.rotary_dim == p.head_size;
 }
 
 }  // namespace kvrope

@@ -58,7 +58,7 @@ __device__ __forceinline__ void with_certainty(const Serve& serve, bool is_asked
 // those with long vectors have no registers for extensions (launch_plan.cpp gives them short ones).
 template <typename Params, bool kHasShortVectors, typename Serve, typename... Flags>
 __device__ __forceinline__ void with_extensions(const Serve& serve, Flags... is_asked_for) {
-  if constexpr (kFormOf<Params> == CallForm::extended) {
+  if constexpr (kIsExtended<Params>) {
     with_certainty(serve, is_asked_for...);
   } else {
     if constexpr (kHasShortVectors && kFormOf<Params> == CallForm::general) {

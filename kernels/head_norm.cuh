@@ -103,7 +103,7 @@ class HeadNorm {
   // besides.
   __device__ __forceinline__ float part_of_sum(const T* head, int64_t dim_stride, const HeadSlice<T, kVec>& x,
                                                int slice) const {
-    if constexpr (kHasPlainForm<Params>) return sum_of_squares(widen(x));
+    if constexpr (kIsRotatedWhole<Params>) return sum_of_squares(widen(x));
     const SliceDims part = slice_of_whole_head<kVec>(p_.head_size, false, slice);
     return sum_of_squares(widen(load_slice<T, kVec>(head, dim_stride, part)));
   }

@@ -9,13 +9,18 @@ namespace {
 
 // Measured on an H200. Few rows are a matter of latency, many of bandwidth:
 //
-//   up to kFewRows      one row a thread
-//   up to kThinRows     short vectors in large blocks, where the form has kernels of them; small blocks where
-//                       single elements are stored, of which a multiprocessor takes one at a time, and
-//                       smaller ones up to kFewestRows
-//   from kManyRows on   four rows a thread, eight of extended calls, in small blocks; in between two
+//   up to kThinRows     short vectors in large blocks, where the form has kernels of them; values that lie
+//                       apart in single elements, of which a multiprocessor takes one at a time: small
+//                       blocks, smaller ones up to kFewestRows. From there on such values go through tiles
+//   up to kFewRows      one row of a head a thread, and beyond while kThreadsAtOnce suffice
+//   from kManyRows on   four, eight of extended calls; in between two
 constexpr int kFewestRows = 32, kThinRows = 128, kFewRows = 256, kManyRows = 2048;
+constexpr int64_t kThreadsAtOnce = 147456;
+constexpr int kFewHeads = 2;
 constexpr int kSmallBlock = 64, kBlock = 128, kLargeBlock = 256;
+constexpr int64_t kTileBlocks =
+    448;  // tiles are divided among more blocks while that gives no more than these
+constexpr int kMaxTilePartsLog2 = 2;
 constexpr int kMaxRowsAtOnce = 64;       // blockDim.z
 constexpr int kMaxBlocksOfRows = 16000;  // grid.y has 65535, for q, k and v
 
@@ -100,22 +105,34 @@ bool is_many(const RopeCacheParams& p) {
   return p.num_kv_rows >= kManyRows;
 }
 
-int threads_per_block(const RopeCacheParams& p, const LaunchPlan& plan) {
-  if (is_thin(p) && plan.values_are_apart) return p.num_kv_rows <= kFewestRows ? kSmallBlock : kBlock;
-  if (is_thin(p) && plan.vector_width * size_of(p.dtype) < kLongVectorBytes) return kLargeBlock;
-  return is_many(p) && (is_split(p) || plan.form == CallForm::extended) ? kSmallBlock : kBlock;
+// Many rows of few heads, as where a model is divided among many GPUs.
+bool has_few_heads(const RopeCacheParams& p) {
+  const int heads = p.num_kv_heads;
+  return heads > 0 && heads <= kFewHeads && p.num_kv_rows >= int64_t{kManyRows} * heads;
+}
+
+bool is_extended(const LaunchPlan& plan) {
+  return plan.form == CallForm::extended || plan.form == CallForm::extended_partial;
 }
 
 int slices_of_row(const RopeCacheParams& p, int vector_width) {
   return ceil_div(std::max(p.head_size, p.v_head_size), 2 * vector_width);
 }
 
+// For watchers, which have warps of their own (last_of_slot.cuh), and for the sum of a norm (row_sum.cuh). As
+// many as make a whole block of the most rows at once.
+int power_of_two_of_threads(int slices) {
+  return power_of_two_from(std::max(slices, kBlock / kMaxRowsAtOnce));
+}
+
 // Where heads are normed every thread of a row must have a slice (has_slice_of_row).
 bool is_extended_with(const RopeCacheParams& p, int width) {
   const int slices = slices_of_row(p, width);
-  const bool fills_threads = slices == power_of_two_from(slices);
+  const bool has_pairs = p.head_size % (2 * width) == 0;
+  const bool fills_threads = slices == power_of_two_of_threads(slices);
   return width * size_of(p.dtype) >= kShortVectorBytes && p.dtype != DType::fp32 && p.is_neox &&
-         has_plain_form(p) && has_extensions(p) && slices <= kWarp && (fills_threads || !is_normed(p));
+         has_plain_form(p) && has_extensions(p) && has_pairs && slices <= kWarp &&
+         (fills_threads || !is_normed(p));
 }
 
 // The usual form has kernels of long vectors, in 16 bits.
@@ -125,9 +142,10 @@ bool is_usual_with(const RopeCacheParams& p, int width) {
 }
 
 CallForm form_with(const RopeCacheParams& p, int width) {
-  if (is_extended_with(p, width)) return CallForm::extended;
-  const bool has_plain_kernels = width * size_of(p.dtype) >= kShortVectorBytes;
-  if (has_plain_kernels && has_plain_form(p) && !has_extensions(p)) return CallForm::plain;
+  if (is_extended_with(p, width))
+    return is_rotated_whole(p) ? CallForm::extended : CallForm::extended_partial;
+  const bool is_plain = has_plain_form(p) && is_rotated_whole(p) && !has_extensions(p);
+  if (is_plain && width * size_of(p.dtype) >= kShortVectorBytes) return CallForm::plain;
   return is_usual_with(p, width) ? CallForm::usual : CallForm::general;
 }
 
@@ -141,39 +159,62 @@ int vector_width_for(const RopeCacheParams& p) {
   return has_long ? widest : thin;
 }
 
-void plan_rows(const RopeCacheParams& p, LaunchPlan& plan) {
-  const bool is_extended = plan.form == CallForm::extended;
-  plan.threads_per_row = slices_of_row(p, plan.vector_width);
-  // A power of two, so that watchers have warps of their own, and for the sum of a norm (row_sum.cuh).
-  if (plan.keeps_last_of_slot || is_normed(p)) plan.threads_per_row = power_of_two_from(plan.threads_per_row);
-  const int rows =
-      std::max(plan.keeps_last_of_slot ? 2 : 1, threads_per_block(p, plan) / plan.threads_per_row);
+int threads_per_block(const RopeCacheParams& p, const LaunchPlan& plan) {
+  if (is_thin(p) && plan.values_are_apart) return p.num_kv_rows <= kFewestRows ? kSmallBlock : kBlock;
+  if (is_thin(p) && plan.vector_width * size_of(p.dtype) < kLongVectorBytes) return kLargeBlock;
+  const bool has_short_rows = has_few_heads(p) && plan.threads_per_row * 8 <= kWarp;
+  const bool is_split_fp8 = is_split(p) && is_fp8(p.cache_dtype);
+  return is_many(p) && (is_extended(plan) || has_short_rows || is_split_fp8) ? kSmallBlock : kBlock;
+}
+
+// Where keys are split lanes of two tokens fill whole sectors if their slots are neighbours. Elsewhere a
+// block has two, or four, if it has threads for more rows than k and v have.
+int tokens_per_block(const RopeCacheParams& p, const LaunchPlan& plan, int rows) {
   // The tokens of a warp go through the sum of a norm together (row_sum.cuh): KV-only rows do not.
   const bool fits_warp =
       !is_normed(p) || (2 * plan.threads_per_row <= kWarp && p.num_kv_rows == p.num_tokens);
-  const bool has_pairs = rows > 1 && p.num_kv_rows > kFewRows && fits_warp;
-  plan.tokens_per_block =
-      has_pairs && (is_split(p) || (is_many(p) && (is_extended || p.num_kv_heads < rows))) ? 2 : 1;
+  if (p.num_kv_rows <= kFewRows || rows == 1 || !fits_warp) return 1;
+  if (has_few_heads(p) && rows >= 4 && 4 * plan.threads_per_row <= kWarp) return 4;
+  return is_split(p) || p.num_kv_heads < rows || (is_many(p) && is_extended(plan)) ? 2 : 1;
+}
+
+int rows_per_thread(const RopeCacheParams& p, const LaunchPlan& plan) {
+  if (p.num_kv_rows <= kFewRows) return 1;
+  if (is_many(p)) return is_extended(plan) ? 8 : 4;
+  const int64_t slices = int64_t{plan.threads_per_row} * (p.num_q_heads + 2 * p.num_kv_heads);
+  return p.num_kv_rows * slices <= kThreadsAtOnce ? 1 : 2;
+}
+
+void plan_rows(const RopeCacheParams& p, LaunchPlan& plan) {
+  plan.threads_per_row = slices_of_row(p, plan.vector_width);
+  if (plan.keeps_last_of_slot || is_normed(p))
+    plan.threads_per_row = power_of_two_of_threads(plan.threads_per_row);
+  const int rows =
+      std::max(plan.keeps_last_of_slot ? 2 : 1, threads_per_block(p, plan) / plan.threads_per_row);
+  plan.tokens_per_block = tokens_per_block(p, plan, rows);
   plan.rows_at_once = std::min(rows / plan.tokens_per_block, kMaxRowsAtOnce);
   plan.distances_in_row =
       static_cast<uint32_t>((std::min(kWarp, plan.threads_per_row) - 1) * plan.tokens_per_block);
   plan.kv_rows_at_once = plan.keeps_last_of_slot ? plan.rows_at_once / 2 : plan.rows_at_once;
-  const int rows_of_many = is_extended ? 8 : 4;
-  const int rows_per_thread = p.num_kv_rows <= kFewRows ? 1 : is_many(p) ? rows_of_many : 2;
-  divide_rows(p.num_q_heads, plan.rows_at_once * rows_per_thread, &plan.q_blocks, &plan.rows_per_q_block);
-  divide_rows(p.num_kv_heads, plan.kv_rows_at_once * rows_per_thread, &plan.kv_blocks,
-              &plan.rows_per_kv_block);
+  const int per_thread = rows_per_thread(p, plan);
+  divide_rows(p.num_q_heads, plan.rows_at_once * per_thread, &plan.q_blocks, &plan.rows_per_q_block);
+  divide_rows(p.num_kv_heads, plan.kv_rows_at_once * per_thread, &plan.kv_blocks, &plan.rows_per_kv_block);
 }
 
 void plan_tiles(const RopeCacheParams& p, LaunchPlan& plan) {
   const int cache_size = size_of(p.cache_dtype), run = 16 / cache_size;
   const int64_t tiles = (p.num_kv_rows + kTileTokens - 1) / kTileTokens;
   plan.num_tiles = Divisor<uint32_t>(static_cast<uint32_t>(tiles));
+  while (plan.tile_parts_log2 < kMaxTilePartsLog2 &&
+         tiles * p.num_kv_heads << (plan.tile_parts_log2 + 1) <= kTileBlocks)
+    ++plan.tile_parts_log2;
+  const int pair = 2 * plan.vector_width;
+  plan.tile_dims = ceil_div(ceil_div(p.v_head_size, 1 << plan.tile_parts_log2), pair) * pair;
   plan.heads_per_tile_block = static_cast<int>(plan.grid_x(p.num_kv_rows) / tiles);
-  plan.tile_blocks = ceil_div(p.num_kv_heads, plan.heads_per_tile_block);
+  plan.tile_blocks = ceil_div(p.num_kv_heads, plan.heads_per_tile_block) << plan.tile_parts_log2;
   plan.row_threads = Divisor<uint32_t>(static_cast<uint32_t>(plan.threads_per_row));
   // Whole words, an odd number of them: rows start in different banks of shared memory.
-  plan.tile_pitch = (ceil_div(p.v_head_size * cache_size, 4) | 1) * 4 / cache_size;
+  plan.tile_pitch = (ceil_div(plan.tile_dims * cache_size, 4) | 1) * 4 / cache_size;
   plan.stores_runs = is_aligned(p.value_cache.data, 16) && p.value_cache.layout.dim_outer_stride % run == 0;
 }
 
@@ -193,7 +234,7 @@ LaunchPlan plan_launch(const RopeCacheParams& p) {
   plan.keeps_last_of_slot = p.has_cache && p.num_kv_rows <= kFewRows && p.slot_mapping.size > 1;
   plan.form = form_with(p, plan.vector_width);
   plan.values_are_apart = p.has_cache && !p.value_cache.layout.has_contiguous_dims(2);
-  plan.values_are_tiled = plan.values_are_apart && p.num_kv_rows > kFewRows;
+  plan.values_are_tiled = plan.values_are_apart && !is_thin(p);
   plan_rows(p, plan);
   plan.q_heads_per_group = Divisor<uint32_t>(std::max(1, p.num_q_heads / std::max(1, p.num_kv_heads)));
   if (plan.values_are_tiled) plan_tiles(p, plan);

@@ -9,10 +9,12 @@ constexpr int kMaxThreadsPerBlock = 512;
 constexpr int kWarp = 32;
 constexpr int kShortVectorBytes = 8, kLongVectorBytes = 16;
 constexpr int kTileTokens = 16;  // as many as fill 16 bytes of fp8
+constexpr int kLooksAtTile = 2;  // later rows that a thread of a tile looks at (value_tile.cuh)
 
-// What kernels know of a call while they are compiled: nothing; that it has the usual form, or the plain one
-// (compact_params.h, call_form.cuh); that it has the plain form and extensions (extensions.cuh).
-enum class CallForm { general, usual, plain, extended };
+// What kernels know of a call while they are compiled: nothing; that it has the usual form (compact_params.h,
+// call_form.cuh); that it has the plain form and its heads are rotated whole, without extensions
+// (extensions.cuh) or with some; that it has the plain form and extensions, and heads rotated in part.
+enum class CallForm { general, usual, plain, extended, extended_partial };
 
 struct LaunchPlan {
   int vector_width;  // elements a thread moves at once: a power of two, at most 16 bytes of dtype
@@ -33,11 +35,13 @@ struct LaunchPlan {
   uint32_t distances_in_row;  // bits: distances between a warp's lanes of one normed row (row_sum.cuh)
   Divisor<uint32_t> q_heads_per_group;  // of one KV head
 
-  // Where values are apart and rows many, tiles serve v (value_tile.cuh).
+  // Where values are apart, in calls of more than a few rows, tiles serve v (value_tile.cuh).
   bool values_are_tiled;
-  bool stores_runs;  // neighbouring slots of one head dimension may be stored as 16 bytes
-  int tile_blocks;   // grid.y of the tiles
-  int tile_pitch;    // elements of the cache between rows of a tile in shared memory
+  bool stores_runs;     // neighbouring slots of one head dimension may be stored as 16 bytes
+  int tile_blocks;      // grid.y of the tiles
+  int tile_parts_log2;  // a head is divided among the tiles of so many blocks
+  int tile_dims;        // head dimensions of a tile; a last part may have fewer, or none
+  int tile_pitch;       // elements of the cache between rows of a tile in shared memory
   int heads_per_tile_block;
   Divisor<uint32_t> num_tiles;    // of one head
   Divisor<uint32_t> row_threads;  // threads_per_row

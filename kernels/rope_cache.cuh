@@ -83,7 +83,8 @@ __device__ __noinline__ void fill_rows(const BasicHeadRows<Index>& rows, RowWork
 template <int kVec, typename Params>
 __device__ __forceinline__ SliceDims dims_of_slice(const Params& p, bool is_neox, bool is_rotated,
                                                    int slice) {
-  if constexpr (kHasPlainForm<Params>) return slice_of_whole_head<kVec>(p.head_size, true, slice);
+  if constexpr (kIsRotatedWhole<Params>) return slice_of_whole_head<kVec>(p.head_size, true, slice);
+  if constexpr (kHasPlainForm<Params>) return slice_of_partial_head<kVec>(p.head_size, p.rotary_dim, slice);
   const HeadShape shape = {p.head_size, is_rotated ? p.rotary_dim : 0, is_rotated ? p.rotary_dim_offset : 0};
   return slice_dims<kVec>(shape, is_neox, slice);
 }

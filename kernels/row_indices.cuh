@@ -35,6 +35,9 @@ class PendingIndex {
     return static_cast<Index>(low_);
   }
 
+  // Of any.
+  __device__ __forceinline__ uint32_t low_half() const { return low_; }
+
   // Of any, as the array it came from holds it.
   __device__ __forceinline__ int64_t value(bool is_int64) const {
     return static_cast<int64_t>(uint64_t{is_int64 ? high_ : sign_of(low_)} << 32 | low_);

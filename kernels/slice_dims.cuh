@@ -32,6 +32,18 @@ KVROPE_HOST_DEVICE SliceDims slice_of_whole_head(int head_size, bool is_rotated,
   return {lo, lo + half, is_rotated, lo < half, true};
 }
 
+// The same of a head that is rotated in part, from its first element on, whose rotated and whose other
+// elements have vectors in pairs.
+template <int kVec>
+KVROPE_HOST_DEVICE SliceDims slice_of_partial_head(int head_size, int rotary_dim, int i) {
+  const int rotated = static_cast<int>(static_cast<unsigned>(rotary_dim) / (2 * kVec));
+  const bool is_rotated = i < rotated;
+  const int lo = (is_rotated ? i : rotated + i) * kVec;
+  const int size = is_rotated ? rotary_dim : head_size - rotary_dim;
+  const int hi = lo + static_cast<int>(static_cast<unsigned>(size) / 2);
+  return {lo, hi, is_rotated, hi < head_size, true};
+}
+
 template <int kVec>
 KVROPE_HOST_DEVICE SliceDims slice_dims(const HeadShape& head, bool is_neox, int i) {
   const int rotated = static_cast<int>(static_cast<unsigned>(head.rotary_dim) / (2 * kVec));

@@ -14,10 +14,9 @@
 // latency and give each thread one row.
 //
 // All blocks of the first rows come before all blocks of the next, so that at any time the device reads and
-// writes a few long streams. In calls of more than 256 rows: where keys are split, 16 bytes a slot as a rule,
-// lanes of two tokens lie next to each other and fill whole sectors if their slots are neighbours; elsewhere,
-// from 2048 rows on, a block has two tokens in extended calls, and in others if it has threads for more rows
-// than k and v have.
+// writes a few long streams. In calls of more than 256 rows a block may have two tokens, or four, whose lanes
+// lie next to each other: where keys are split, 16 bytes a slot as a rule, they fill whole sectors if their
+// slots are neighbours; elsewhere threads of k and v would be without a head (launch_plan.cpp).
 #pragma once
 
 #include "launch_plan.h"

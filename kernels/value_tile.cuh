@@ -1,6 +1,7 @@
-// v in calls of many rows for caches in which the head dimensions of a row lie apart: x-split and shuffled
-// values, and any other whose last stride is not 1. They never split the head dimension. A block takes one
-// head of a tile of neighbouring tokens, transposes it in shared memory and stores along slots:
+// v in calls of more than a few rows for caches in which the head dimensions of a row lie apart: x-split and
+// shuffled values, and any other whose last stride is not 1. They never split the head dimension. A block
+// takes one head of a tile of neighbouring tokens, or where tiles are few a part of its dimensions,
+// transposes it in shared memory and stores along slots:
 //
 //   rows of v      token 0: d0 d1 d2 ...       shared memory      value cache     d0: s0 s1 s2 ...
 //                  token 1: d0 d1 d2 ...   ->  [token][dim]   ->                  d1: s0 s1 s2 ...
@@ -13,8 +14,10 @@
 
 #include "cache_row.cuh"
 #include "dependent_launch.cuh"
+#include "last_of_slot.cuh"
 #include "launch_plan.h"
 #include "row_indices.cuh"
+#include "row_sum.cuh"
 
 namespace kvrope {
 
@@ -28,30 +31,94 @@ __device__ __forceinline__ void* dynamic_shared_memory() {
 template <typename Index>
 struct ValueTile {
   Index first_token;
-  int head;
   int num_tokens;  // fewer at the end; 0 where there is no tile
+  int head;
+  int first_dim, num_dims;
 };
 
-// Blocks of one blockIdx.y serve the tiles of heads_per_tile_block heads, one head after the other.
+// Blocks of one blockIdx.y serve one part of the tiles of heads_per_tile_block heads, one head after the
+// other.
 template <typename Index>
 __device__ __forceinline__ ValueTile<Index> tile_of_block(const BasicRopeCacheParams<Index>& p,
                                                           const LaunchPlan& plan, int block_y) {
   const uint32_t nth_head = plan.num_tiles.quotient(blockIdx.x);
   const Index tile = blockIdx.x - nth_head * plan.num_tiles.divisor;
-  const int head = block_y * plan.heads_per_tile_block + static_cast<int>(nth_head);
+  const int heads = block_y >> plan.tile_parts_log2, part = block_y - (heads << plan.tile_parts_log2);
+  const int head = heads * plan.heads_per_tile_block + static_cast<int>(nth_head);
   const Index first = tile * kTileTokens, tokens = kTileTokens;
   const Index left = p.num_kv_rows - first;
-  const bool exists = static_cast<int>(nth_head) < plan.heads_per_tile_block && head < p.num_kv_heads;
-  return {first, head, exists ? static_cast<int>(left < tokens ? left : tokens) : 0};
+  const int first_dim = part * plan.tile_dims, dims_left = p.v_head_size - first_dim;
+  const bool exists =
+      static_cast<int>(nth_head) < plan.heads_per_tile_block && head < p.num_kv_heads && dims_left > 0;
+  return {first, exists ? static_cast<int>(left < tokens ? left : tokens) : 0, head, first_dim,
+          dims_left < plan.tile_dims ? dims_left : plan.tile_dims};
 }
 
-// Where the value of a token is kept, in elements from the start of the cache; -1: nowhere.
+// Where the first dimension of a tile is kept of a token, in elements from the start of the cache; -1:
+// nowhere.
 template <typename Index, typename Params>
-__device__ __forceinline__ int64_t place_of(const Params& p, const PendingKvRow<Params>& row, int head) {
+__device__ __forceinline__ int64_t place_of(const Params& p, const PendingKvRow<Params>& row,
+                                            const ValueTile<Index>& tile) {
   const CheckedIndex<Index> slot = row.slot(p);
   if (!slot.is_valid || !row.position(p).is_valid) return -1;
   const SlotInBlock<Index> at = locate(slot.value, p.block_size);
-  return p.value_cache.layout.row_offset(at.block, at.offset, head);
+  const BasicCacheLayout<Index>& layout = p.value_cache.layout;
+  return layout.row_offset(at.block, at.offset, tile.head) +
+         product(static_cast<Index>(tile.first_dim), layout.dim_outer_stride);
+}
+
+// In calls that keep the last of a slot (last_of_slot.cuh): the slots of the tile's tokens, each in two lanes
+// of a warp, and of all later rows, each in one thread. They are on their way at the same time as v.
+template <typename Params>
+class TileSlots {
+ public:
+  using Index = IndexOf<Params>;
+
+  __device__ __forceinline__ TileSlots(const Params& p, const LaunchPlan& plan, Index first_token, int thread)
+      : first_later_(thread + 1), step_(plan.num_threads()) {
+    if (!plan.keeps_last_of_slot) return;
+    own_ = slot_of(p, first_token + static_cast<Index>(thread % kTileTokens));
+#pragma unroll
+    for (int j = 0; j < kLooksAtTile; ++j) {
+      later_[j] = slot_of(p, first_token + static_cast<Index>(first_later_ + j * step_));
+    }
+  }
+
+  // Whether a later row that this thread looks at may get the slot of a token. All lanes of a warp come here.
+  __device__ __forceinline__ bool may_go_to_later_row(const Params& p) const {
+    bool may_go = false;
+#pragma unroll
+    for (int distance = 0; distance < kTileTokens; ++distance) {
+      const uint32_t own = __shfl_xor_sync(kFullWarp, own_.low_half(), distance);
+      const int token = (first_later_ - 1) % kTileTokens ^ distance;
+#pragma unroll
+      for (int j = 0; j < kLooksAtTile; ++j) {
+        may_go |= own == later_[j].low_half() && token < first_later_ + j * step_ &&
+                  later_[j].is_below(p.num_slots);
+      }
+    }
+    return may_go;
+  }
+
+ private:
+  static __device__ __forceinline__ PendingIndex<Index> slot_of(const Params& p, Index row) {
+    return behind_window(p, PendingIndex<Index>(p.slot_mapping, row, row < p.slot_mapping.size));
+  }
+
+  int first_later_, step_;  // counted from the first token
+  PendingIndex<Index> own_, later_[kLooksAtTile];
+};
+
+// Forgets the places of tokens whose slot a later row gets. `slot` is that of the thread's own token.
+template <typename Params, typename Index>
+__device__ __forceinline__ void leave_to_later_rows(const Params& p, const ValueTile<Index>& tile, int thread,
+                                                    Index slot, int64_t* places) {
+  constexpr int kAxes = kNumAxesOf<kMaybeExtended<Params>>;
+  if (thread < tile.num_tokens && places[thread] >= 0 &&
+      goes_to_later_row<kAxes, Index>(p, tile.first_token + static_cast<Index>(thread), slot)) {
+    places[thread] = -1;
+  }
+  __syncthreads();
 }
 
 // In words: rows of the tile are aligned to no more.
@@ -68,7 +135,7 @@ __device__ __forceinline__ void stage_rows(const Params& p, const LaunchPlan& pl
   const int row_threads = static_cast<int>(plan.row_threads.divisor);
   const int first_row = static_cast<int>(plan.row_threads.quotient(static_cast<uint32_t>(thread)));
   const int at_once = plan.tokens_per_block * plan.rows_at_once;
-  const SliceDims dims = slice_dims<kVec>({p.v_head_size, 0, 0}, true, thread - first_row * row_threads);
+  const SliceDims dims = slice_dims<kVec>({tile.num_dims, 0, 0}, true, thread - first_row * row_threads);
   if (!dims.has_lo) return;
   const CacheScale scale = scale_of_head<T, CacheT>(p, p.v_scale, tile.head);
   constexpr int kAtOnce = 2;  // on their way together
@@ -79,7 +146,8 @@ __device__ __forceinline__ void stage_rows(const Params& p, const LaunchPlan& pl
     for (int j = 0; j < kAtOnce; ++j) {
       const int row = first + j * at_once;
       if (row >= tile.num_tokens) continue;
-      const T* from = head_of<const T>(p.v, static_cast<Index>(tile.first_token + row), tile.head);
+      const T* from = head_of<const T>(p.v, static_cast<Index>(tile.first_token + row), tile.head) +
+                      product(static_cast<Index>(tile.first_dim), p.v.dim_stride);
       x[j] = load_slice<T, kVec>(from, p.v.dim_stride, dims);
     }
 #pragma unroll
@@ -100,11 +168,12 @@ struct TokenGroup {
   static constexpr int kTokens = 16 / static_cast<int>(sizeof(CacheT));
   const CacheT* rows;
   const int64_t* places;
+  int num_dims;
   int member, num_members;
 
   __device__ __forceinline__ int num_neighbours() const {
     int count = 0;
-#pragma unroll 1
+#pragma unroll
     for (int i = 1; i < kTokens; ++i) count += places[i - 1] >= 0 && places[i] == places[i - 1] + 1;
     return count;
   }
@@ -116,7 +185,7 @@ __device__ __forceinline__ void store_run(const BasicRopeCacheParams<Index>& p, 
   constexpr int kRun = TokenGroup<CacheT>::kTokens;
   CacheT* to = static_cast<CacheT*>(p.value_cache.data) + group.places[0];
 #pragma unroll 1
-  for (int dim = group.member; dim < p.v_head_size; dim += group.num_members) {
+  for (int dim = group.member; dim < group.num_dims; dim += group.num_members) {
     Vec<CacheT, kRun> run;
 #pragma unroll
     for (int i = 0; i < kRun; ++i) run.set(i, group.rows[i * plan.tile_pitch + dim]);
@@ -135,16 +204,16 @@ __device__ __forceinline__ void store_scattered(const BasicRopeCacheParams<Index
         group.rows[token * plan.tile_pitch + dim];
   };
   if (along_tokens) {
-#pragma unroll 1
-    for (int i = group.member; i < p.v_head_size * kTokens; i += group.num_members) {
+#pragma unroll 4
+    for (int i = group.member; i < group.num_dims * kTokens; i += group.num_members) {
       store(i % kTokens, i / kTokens);
     }
     return;
   }
 #pragma unroll 1
-  for (int token = 0; token < kTokens; ++token) {
-#pragma unroll 1
-    for (int dim = group.member; dim < p.v_head_size; dim += group.num_members) store(token, dim);
+  for (int dim = group.member; dim < group.num_dims; dim += group.num_members) {
+#pragma unroll 4
+    for (int token = 0; token < kTokens; ++token) store(token, dim);
   }
 }
 
@@ -159,14 +228,17 @@ __device__ __forceinline__ void value_tile(const Params& p, const LaunchPlan& pl
   wait_for_earlier_kernels();
   const bool has_token = thread < tile.num_tokens;
   const PendingKvRow<Params> row(p, tile.first_token + static_cast<Index>(has_token ? thread : 0));
+  const TileSlots<Params> slots(p, plan, tile.first_token, thread);
   stage_rows<T, CacheT, kVec>(p, plan, tile, thread, staged);
-  if (thread < kTileTokens) places[thread] = has_token ? place_of<Index>(p, row, tile.head) : -1;
-  __syncthreads();
+  if (thread < kTileTokens) places[thread] = has_token ? place_of<Index>(p, row, tile) : -1;
+  if (__syncthreads_or(plan.keeps_last_of_slot && slots.may_go_to_later_row(p))) {
+    leave_to_later_rows<Params, Index>(p, tile, thread, row.slot(p).value, places);
+  }
 
   constexpr int kTokens = TokenGroup<CacheT>::kTokens, kGroups = kTileTokens / kTokens;
   const int first = thread % kGroups * kTokens;
-  const TokenGroup<CacheT> group = {staged + first * plan.tile_pitch, places + first, thread / kGroups,
-                                    plan.num_threads() / kGroups};
+  const TokenGroup<CacheT> group = {staged + first * plan.tile_pitch, places + first, tile.num_dims,
+                                    thread / kGroups, plan.num_threads() / kGroups};
   if (group.member >= group.num_members) return;
   const int num_neighbours = group.num_neighbours();
   const bool is_run = plan.stores_runs && num_neighbours == kTokens - 1;

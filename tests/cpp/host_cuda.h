@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
 
 #if __has_include(<vector_types.h>)
 #include <vector_types.h>
@@ -51,9 +52,15 @@ inline void __syncthreads() {
 inline int __syncthreads_or(int vote) {
   return host_block.wait_for_block(vote != 0);
 }
-inline float __shfl_xor_sync(unsigned lanes, float value, int distance) {
+template <typename Value>
+Value __shfl_xor_sync(unsigned lanes, Value value, int distance) {
+  static_assert(sizeof(Value) == sizeof(uint32_t));
   EXPECT_EQ(lanes, 0xffffffffu);
-  return host_block.exchange(value, distance);
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  bits = host_block.exchange(bits, distance);
+  std::memcpy(&value, &bits, sizeof(bits));
+  return value;
 }
 inline void* dynamic_shared_memory() {
   alignas(16) static thread_local char memory[48 * 1024];

@@ -80,7 +80,11 @@ FusedArguments make_call(const Shape& s) {
     args.slot_mapping = at::randperm(nb * bs, at::kLong).narrow(0, 0, num_slots).clone();
     args.slot_mapping.slice(0, 0, num_slots, 7).fill_(-3);
   }
-  if (rows > 4 && rows <= 256) args.slot_mapping[1] = args.slot_mapping[2].item<int64_t>();
+  if (rows > 4 && rows <= 256) {
+    args.slot_mapping[1] = args.slot_mapping[2].item<int64_t>();
+    args.slot_mapping[3] = args.slot_mapping[num_slots / 2] =
+        args.slot_mapping[num_slots - 1].item<int64_t>();
+  }
   args.pos = at::randint(8, 32, {s.num_tokens}, at::kInt);
   if (s.form == CallForm::plain && !s.has_runs) args.pos[0] = 70;  // beyond the table, in a padding row
   if (s.has_offs) args.offs = at::randint(-8, 32, {s.num_tokens}, at::kLong);
@@ -135,12 +139,13 @@ FaultRecord run_with_record(const FusedArguments& args, Operation operation = Op
 
 // How many calls each of the kernels served that are compiled for some calls alone.
 struct Served {
-  int plain = 0, usual = 0, extended = 0, normed_by_warps = 0;
+  int plain = 0, usual = 0, extended = 0, extended_partial = 0, normed_by_warps = 0;
 
   void count(const LaunchPlan& plan, bool is_normed) {
     plain += plan.form == CallForm::plain;
     usual += plan.form == CallForm::usual;
     extended += plan.form == CallForm::extended;
+    extended_partial += plan.form == CallForm::extended_partial;
     normed_by_warps += is_normed && plan.threads_per_row > kWarp;
   }
 };
@@ -297,6 +302,36 @@ TEST(KernelOnHost, UsualCallsGiveTheBitsOfTheCpuKernel) {
     if (HasFailure()) return;
   }
   EXPECT_EQ(served.usual, 100);
+}
+
+// Newer models of which some rotate a half or a quarter of each head.
+TEST(KernelOnHost, ExtendedCallsOfPartialHeadsGiveTheBitsOfTheCpuKernel) {
+  at::manual_seed(8);
+  Random random(8);
+  const auto coin = [&] { return one_of(random, {0, 1}) != 0; };
+  Served served;
+  for (int i = 0; i < 60; ++i) {
+    Shape s{};
+    s.form = CallForm::plain;
+    s.num_tokens = one_of(random, {1, 9, 129, 257, i % 10 == 0 ? 2049 : 5});
+    s.kv_heads = one_of(random, {1, 2, 3});
+    s.q_heads = s.kv_heads * one_of(random, {1, 4, 8});
+    s.head_size = s.v_head_size = one_of(random, {64, 128, 256});
+    s.rotary_dim = s.head_size / one_of(random, {2, 4});
+    s.block_size = 16;
+    s.x = 8;
+    s.dtype = at::kBFloat16;
+    s.kind = static_cast<CacheKind>(one_of(random, {0, 1, 2}));
+    s.is_neox = true;
+    s.is_fp8 = coin(), s.has_runs = coin(), s.in_place = coin(), s.norms_q = coin(), s.norms_k = coin();
+    s.has_fp32_weights = coin(), s.weight_plus_one = coin(), s.is_interleaved = coin(), s.is_e5m2 = coin();
+    s.has_fp8_queries = s.scales_queries = coin();
+    s.has_axes = !s.norms_q || coin();
+    SCOPED_TRACE(testing::Message() << "case " << i << ": " << name_of(s));
+    expect_same_as_cpu_kernel(s, served);
+    if (HasFailure()) return;
+  }
+  EXPECT_EQ(served.extended_partial, 60);
 }
 
 void expect_same_on_cpu_and_host(const FusedArguments& cpu, const FusedArguments& host, Operation operation) {

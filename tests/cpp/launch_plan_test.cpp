@@ -58,8 +58,13 @@ void expect_valid_grid(const RopeCacheParams& p) {
   if (!plan.values_are_tiled) return;
   ASSERT_GE(plan.num_threads(), kTileTokens) << "a thread finds the place of a token";
   ASSERT_GE(plan.heads_per_tile_block, 1);
-  ASSERT_GE(int64_t{plan.heads_per_tile_block} * plan.tile_blocks, p.num_kv_heads);
-  ASSERT_GE(plan.tile_pitch, p.v_head_size);
+  ASSERT_GE(int64_t{plan.heads_per_tile_block} * (plan.tile_blocks >> plan.tile_parts_log2), p.num_kv_heads);
+  ASSERT_GE(plan.tile_dims << plan.tile_parts_log2, p.v_head_size);
+  ASSERT_GE(plan.tile_pitch, plan.tile_dims);
+  if (plan.keeps_last_of_slot) {
+    ASSERT_GE(kLooksAtTile * plan.num_threads(), p.num_kv_rows - 1) << "each later row has a thread";
+    ASSERT_EQ(plan.num_threads() % kWarp, 0) << "lanes exchange slots";
+  }
   const int pitch_bytes = plan.tile_pitch * size_of(p.cache_dtype);
   ASSERT_EQ(pitch_bytes % 4, 0);
   ASSERT_LE(kTileTokens * pitch_bytes, kSharedMemoryBytes - kTileTokens * 8);
@@ -138,7 +143,9 @@ TEST(PlanLaunch, TiledValuesAreThoseWithoutContiguousDims) {
   EXPECT_FALSE(plan_launch(p).values_are_tiled);
   use_split_value_cache(p);
   EXPECT_TRUE(plan_launch(p).values_are_tiled);
-  p.num_tokens = p.num_kv_rows = p.slot_mapping.size = 256;
+  p.num_tokens = p.num_kv_rows = p.slot_mapping.size = 129;
+  EXPECT_TRUE(plan_launch(p).values_are_tiled);
+  p.num_tokens = p.num_kv_rows = p.slot_mapping.size = 128;
   EXPECT_FALSE(plan_launch(p).values_are_tiled) << "few rows";
   EXPECT_TRUE(plan_launch(p).values_are_apart);
   p.has_cache = false;
@@ -179,7 +186,7 @@ TEST(PlanLaunch, NormedCalls) {
   const LaunchPlan many = plan_of(5000, [](auto&) {});
   expect(many, true, 8, 8);
   EXPECT_EQ(many.num_threads(), 64);
-  EXPECT_EQ(many.tokens_per_block, 2);
+  EXPECT_EQ(many.tokens_per_block, 4);
   const auto tokens_per_block = [&](int64_t num_kv_only) {
     const auto change = [&](RopeCacheParams& p) {
       use_split_value_cache(p);
@@ -188,7 +195,7 @@ TEST(PlanLaunch, NormedCalls) {
     };
     return plan_of(5000, change).tokens_per_block;
   };
-  EXPECT_EQ(tokens_per_block(0), 2);
+  EXPECT_EQ(tokens_per_block(0), 2) << "short vectors: four would not fit a warp";
   EXPECT_EQ(tokens_per_block(1), 1) << "two tokens of a warp, one of them not normed";
   expect(plan_of(5000, [](auto& p) { p.match_unfused = true; }), false, 4, 16);
   expect(plan_of(5, [&](auto& p) { resize(p, 512); }), true, 8, 32);
@@ -218,6 +225,7 @@ RopeCacheParams plain_params() {
 // general.
 TEST(PlanLaunch, FormsOfCalls) {
   static const float scale = 1;
+  static const NormWeight norm = {at_address(0), 1, false};
   using P = RopeCacheParams;
   const std::vector<FormCase> cases = {
       {"nothing", CallForm::plain, [](P&) {}},
@@ -243,11 +251,16 @@ TEST(PlanLaunch, FormsOfCalls) {
       {"KV-only rows", CallForm::general, [](P& p) { ++p.num_kv_rows; }},
       {"short slot_mapping", CallForm::general, [](P& p) { --p.slot_mapping.size; }},
       {"scale of a 16-bit cache", CallForm::general, [](P& p) { p.v_scale.data = &scale; }},
-      {"partial rotation with a norm", CallForm::general,
-       [](P& p) {
-         p.rotary_dim = 64;
-         p.q_weight = {at_address(0), 1, false};
-       }},
+      {"norm", CallForm::extended, [](P& p) { p.q_weight = norm; }},
+      {"partial rotation with a norm", CallForm::extended_partial,
+       [](P& p) { p.rotary_dim = 64, p.q_weight = norm; }},
+      {"partial rotation of a later part with a norm", CallForm::general,
+       [](P& p) { p.rotary_dim = p.rotary_dim_offset = 64, p.q_weight = norm; }},
+      {"partial rotation on axes", CallForm::extended_partial,
+       [](P& p) { p.rotary_dim = 64, p.pos_axis_stride = 5; }},
+      {"partial rotation on axes, an odd number of vectors", CallForm::general,
+       [](P& p) { p.rotary_dim = 64, p.head_size = p.v_head_size = 76, p.pos_axis_stride = 5; }},
+      {"offsets with a norm", CallForm::general, [](P& p) { p.has_offs = true, p.q_weight = norm; }},
       {"single elements", CallForm::general, [](P& p) { p.q.data = at_address(2); }},
   };
   for (const FormCase& c : cases) {
@@ -259,6 +272,64 @@ TEST(PlanLaunch, FormsOfCalls) {
       EXPECT_EQ(plan.vector_width, 8) << c.name;
     }
   }
+}
+
+RopeCacheParams params_of(int64_t rows, int q_heads, int kv_heads, int head_size) {
+  RopeCacheParams p = plain_params();
+  p.num_tokens = p.num_kv_rows = p.slot_mapping.size = rows;
+  p.num_q_heads = q_heads;
+  p.num_kv_heads = kv_heads;
+  p.head_size = p.v_head_size = p.rotary_dim = head_size;
+  return p;
+}
+
+// Where k and v have fewer heads than a block has threads for it has more tokens.
+TEST(PlanLaunch, TokensOfABlock) {
+  const auto tokens_of = [](int64_t rows, int kv_heads, int head_size) {
+    return plan_launch(params_of(rows, 8 * kv_heads, kv_heads, head_size)).tokens_per_block;
+  };
+  EXPECT_EQ(tokens_of(256, 1, 128), 1);
+  EXPECT_EQ(tokens_of(257, 1, 128), 2);
+  EXPECT_EQ(tokens_of(2047, 1, 128), 2);
+  EXPECT_EQ(tokens_of(2048, 1, 128), 4);
+  EXPECT_EQ(tokens_of(2048, 2, 128), 2);
+  EXPECT_EQ(tokens_of(4096, 2, 128), 4);
+  EXPECT_EQ(tokens_of(16384, 3, 128), 2);
+  EXPECT_EQ(tokens_of(16384, 8, 128), 2);
+  EXPECT_EQ(tokens_of(16384, 16, 128), 1);
+  EXPECT_EQ(tokens_of(4096, 1, 256), 2) << "four would not fit a warp";
+  EXPECT_EQ(plan_launch(params_of(4096, 8, 1, 64)).num_threads(), 64);
+  RopeCacheParams queries = params_of(300, 8, 0, 128);
+  queries.has_cache = false;
+  EXPECT_EQ(plan_launch(queries).tokens_per_block, 2) << "queries alone";
+}
+
+TEST(PlanLaunch, RowsOfAThread) {
+  const auto rows_of = [](int64_t rows, int q_heads, int kv_heads) {
+    const LaunchPlan plan = plan_launch(params_of(rows, q_heads, kv_heads, 128));
+    return (plan.rows_per_q_block + plan.rows_at_once - 1) / plan.rows_at_once;
+  };
+  EXPECT_EQ(rows_of(256, 128, 8), 1);
+  EXPECT_EQ(rows_of(384, 32, 8), 1);
+  EXPECT_EQ(rows_of(385, 32, 8), 2);
+  EXPECT_EQ(rows_of(600, 16, 4), 1);
+  EXPECT_EQ(rows_of(2047, 32, 8), 2);
+  EXPECT_EQ(rows_of(2048, 32, 8), 4);
+}
+
+// Few tiles are divided among the multiprocessors.
+TEST(PlanLaunch, PartsOfATile) {
+  const auto parts_of = [](int64_t rows, int kv_heads) {
+    RopeCacheParams p = params_of(rows, kv_heads, kv_heads, 128);
+    use_split_value_cache(p);
+    return 1 << plan_launch(p).tile_parts_log2;
+  };
+  EXPECT_EQ(parts_of(129, 8), 4);
+  EXPECT_EQ(parts_of(224, 8), 4);
+  EXPECT_EQ(parts_of(225, 8), 2);
+  EXPECT_EQ(parts_of(448, 8), 2);
+  EXPECT_EQ(parts_of(449, 8), 1);
+  EXPECT_EQ(parts_of(449, 1), 4);
 }
 
 // Where single elements are stored the fewest rows take more multiprocessors.

@@ -88,21 +88,34 @@ TEST(SliceDims, PartitionEveryValueHeadSize) {
   }
 }
 
-// The short form of plain calls says the same.
+// The short forms of plain calls say the same.
+template <int kVec, typename SliceOf>
+void expect_same_slices(const HeadShape& head, const SliceOf& slice_of) {
+  for (int i = 0; i < head.head_size; ++i) {
+    const SliceDims want = slice_dims<kVec>(head, true, i), got = slice_of(i);
+    SCOPED_TRACE(testing::Message() << head.head_size << " rotated " << head.rotary_dim << " slice " << i);
+    ASSERT_EQ(got.has_lo, want.has_lo);
+    if (!want.has_lo) break;
+    ASSERT_EQ(got.lo, want.lo);
+    ASSERT_EQ(got.hi, want.hi);
+    ASSERT_EQ(got.is_rotated, want.is_rotated);
+    ASSERT_TRUE(want.has_hi && got.has_hi);
+  }
+}
+
 template <int kVec>
 void expect_same_slices_of_whole_head(int head_size) {
   for (const bool is_rotated : {false, true}) {
-    const HeadShape head = {head_size, is_rotated ? head_size : 0, 0};
-    for (int i = 0; i < head_size; ++i) {
-      const SliceDims want = slice_dims<kVec>(head, true, i);
-      const SliceDims got = slice_of_whole_head<kVec>(head_size, is_rotated, i);
-      ASSERT_EQ(got.has_lo, want.has_lo) << head_size << " slice " << i;
-      if (!want.has_lo) break;
-      ASSERT_EQ(got.lo, want.lo) << head_size << " slice " << i;
-      ASSERT_EQ(got.hi, want.hi) << head_size << " slice " << i;
-      ASSERT_EQ(got.is_rotated, want.is_rotated);
-      ASSERT_TRUE(want.has_hi && got.has_hi);
-    }
+    expect_same_slices<kVec>({head_size, is_rotated ? head_size : 0, 0},
+                             [&](int i) { return slice_of_whole_head<kVec>(head_size, is_rotated, i); });
+  }
+}
+
+template <int kVec>
+void expect_same_slices_of_partial_head(int head_size) {
+  for (int rotary_dim = 2 * kVec; rotary_dim < head_size; rotary_dim += 2 * kVec) {
+    expect_same_slices<kVec>({head_size, rotary_dim, 0},
+                             [&](int i) { return slice_of_partial_head<kVec>(head_size, rotary_dim, i); });
   }
 }
 
@@ -111,6 +124,13 @@ TEST(SliceDims, WholeHeads) {
     expect_same_slices_of_whole_head<2>(head_size);
     expect_same_slices_of_whole_head<4>(head_size);
     expect_same_slices_of_whole_head<8>(head_size);
+  }
+}
+
+TEST(SliceDims, PartialHeads) {
+  for (int head_size = 16; head_size <= 512; head_size += 16) {
+    expect_same_slices_of_partial_head<4>(head_size);
+    expect_same_slices_of_partial_head<8>(head_size);
   }
 }
 

@@ -1,5 +1,6 @@
-// Every slice of every row of every token has one thread, and every head of every tile one block. The device
-// functions are compiled for the host, with the built-in variables of CUDA as plain ones (host_cuda.h).
+// Every slice of every row of every token has one thread, and every part of every head of every tile one
+// block. The device functions are compiled for the host, with the built-in variables of CUDA as plain ones
+// (host_cuda.h).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -73,31 +74,33 @@ void expect_each_slice_once(const RopeCacheParams& p, const LaunchPlan& plan, in
 }
 
 void expect_each_tile_once(const RopeCacheParams& p, const LaunchPlan& plan) {
-  std::vector<int> num_blocks(p.num_kv_rows * p.num_kv_heads, 0);
+  std::vector<int> num_blocks(p.num_kv_rows * p.num_kv_heads * p.v_head_size, 0);
   for (int block = 0; block < plan.tile_blocks; ++block) {
     for (blockIdx.x = 0; blockIdx.x < static_cast<unsigned>(plan.grid_x(p.num_kv_rows)); ++blockIdx.x) {
       const ValueTile<int64_t> tile = tile_of_block<int64_t>(p, plan, block);
       ASSERT_LE(tile.num_tokens, kTileTokens);
+      ASSERT_LE(tile.num_dims, plan.tile_dims);
       for (int i = 0; i < tile.num_tokens; ++i) {
         ASSERT_LT(tile.first_token + i, p.num_kv_rows);
-        ++num_blocks[(tile.first_token + i) * p.num_kv_heads + tile.head];
+        const int64_t row = (tile.first_token + i) * p.num_kv_heads + tile.head;
+        for (int j = 0; j < tile.num_dims; ++j) ++num_blocks[row * p.v_head_size + tile.first_dim + j];
       }
     }
   }
-  ASSERT_EQ(*std::min_element(num_blocks.begin(), num_blocks.end()), 1) << "a row of v is left out";
-  ASSERT_EQ(*std::max_element(num_blocks.begin(), num_blocks.end()), 1) << "a row of v is served twice";
+  ASSERT_EQ(*std::min_element(num_blocks.begin(), num_blocks.end()), 1) << "an element of v is left out";
+  ASSERT_EQ(*std::max_element(num_blocks.begin(), num_blocks.end()), 1) << "an element of v is served twice";
 }
 
 TEST(ThreadWork, EachSliceHasOneThread) {
   for (const bool is_split : {false, true}) {
-    for (const int64_t num_rows : {1, 2, 17, 128, 129, 257, 2049}) {
+    for (const int64_t num_rows : {1, 2, 17, 128, 129, 257, 2049, 4097}) {
       for (const auto& [q_heads, kv_heads] :
            {std::pair(1, 1), std::pair(3, 3), std::pair(32, 8), std::pair(71, 1)}) {
         for (const int head_size : {2, 66, 128, 250, 512}) {
           if (num_rows > 2000 && head_size > 128) continue;  // the same plan, and long to walk
           const RopeCacheParams p = params_of(num_rows, q_heads, kv_heads, head_size, is_split);
           const LaunchPlan plan = plan_launch(p);
-          ASSERT_EQ(plan.values_are_tiled, is_split && num_rows > 256);
+          ASSERT_EQ(plan.values_are_tiled, is_split && num_rows > 128);
           expect_each_slice_once(p, plan, plan.q_blocks, plan.rows_per_q_block, plan.rows_at_once, q_heads);
           expect_each_slice_once(p, plan, plan.kv_blocks, plan.rows_per_kv_block, plan.kv_rows_at_once,
                                  kv_heads);
