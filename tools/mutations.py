@@ -180,7 +180,7 @@ MUTATIONS = [
     ),
     Mutation(
         "usual calls rotate whole heads", "device", "kernels/rope_cache.cuh",
-        "if constexpr (kHasPlainForm<Params>) return slice_of_whole_head<kVec>(p.head_size, true, slice);",
+        "if constexpr (kIsRotatedWhole<Params>) return slice_of_whole_head<kVec>(p.head_size, true, slice);",
         "if constexpr (kHasUsualForm<Params>) return slice_of_whole_head<kVec>(p.head_size, true, slice);",
     ),
     # --- fp8 queries
@@ -276,6 +276,16 @@ MUTATIONS = [
         "row = token + 2 + watcher;",
     ),
     Mutation(
+        "first of two rows of a tile with one slot kept", "device", "kernels/value_tile.cuh",
+        "    places[thread] = -1;\n",
+        "    places[thread] += 0;\n",
+    ),
+    Mutation(
+        "half of the later rows not looked at for a tile", "device", "kernels/launch_plan.h",
+        "kLooksAtTile = 2;",
+        "kLooksAtTile = 1;",
+    ),
+    Mutation(
         "run of slots stored where it is not aligned", "device", "kernels/value_tile.cuh",
         "if (is_run && group.places[0] % kTokens == 0) {",
         "if (is_run) {",
@@ -286,6 +296,11 @@ MUTATIONS = [
         "product(inner & ~Index{1}, offset_inner_stride);",
     ),
     # --- rows
+    Mutation(
+        "elements that pass through taken from the rotated ones", "device", "kernels/slice_dims.cuh",
+        "const int lo = (is_rotated ? i : rotated + i) * kVec;",
+        "const int lo = i * kVec;",
+    ),
     Mutation(
         "head stride for token stride", "cpu", "cache_ops/cpu_rows.cpp",
         "token * rows.token_stride + head * rows.head_stride;",

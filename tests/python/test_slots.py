@@ -171,10 +171,13 @@ def test_every_feature_with_the_window_table(device: str, layout: str) -> None:
         )
 
 
-@pytest.mark.parametrize("layout", ["flash", "shuffled"])
-def test_two_rows_with_one_slot(device: str, layout: str) -> None:
+@pytest.mark.parametrize("num_tokens", [100, 182, 256, 512])
+@pytest.mark.parametrize("layout", ["flash", "x_split", "shuffled"])
+def test_two_rows_with_one_slot(device: str, layout: str, num_tokens: int) -> None:
     """The last row wins whole, never a mixture: on the CPU in every call, on CUDA in calls of up to 256 rows."""
-    num_tokens, slots = 512 if device == "cpu" else 256, [77, 5]  # every other row is for the same slot
+    if device == "cuda" and num_tokens > 256:
+        pytest.skip("undefined which row wins")
+    slots = [77, 5]  # every other row is for the same slot
     case = Case(
         device, num_tokens=num_tokens, slots=slots * (num_tokens // 2), layout=layout, rotary_dim=2, dtype=torch.float32
     )
