@@ -9,18 +9,21 @@ namespace {
 
 // Measured on an H200. Few rows are a matter of latency, many of bandwidth:
 //
-//   up to kThinRows     short vectors in large blocks, where the form has kernels of them; values that lie
-//                       apart in single elements, of which a multiprocessor takes one at a time: small
-//                       blocks, smaller ones up to kFewestRows. From there on such values go through tiles
+//   up to kThinRows     short vectors in large blocks, where the form has kernels of them; small blocks where
+//                       single elements are stored, of which a multiprocessor takes one at a time, and
+//                       smaller ones up to kFewestRows
 //   up to kFewRows      one row of a head a thread, and beyond while kThreadsAtOnce suffice
 //   from kManyRows on   four, eight of extended calls; in between two
 constexpr int kFewestRows = 32, kThinRows = 128, kFewRows = 256, kManyRows = 2048;
+constexpr int kSmallBlock = 64, kBlock = 128, kLargeBlock = 256;
 constexpr int64_t kThreadsAtOnce = 147456;
 constexpr int kFewHeads = 2;
-constexpr int kSmallBlock = 64, kBlock = 128, kLargeBlock = 256;
-constexpr int64_t kTileBlocks =
-    448;  // tiles are divided among more blocks while that gives no more than these
+
+// Values that lie apart are stored element by element up to kThinRows, and up to kFewRows if they are fp8 or
+// no more than kElementHeads heads of all rows. Few tiles are divided among up to kTileBlocks blocks.
+constexpr int64_t kElementHeads = 1024, kTileBlocks = 448;
 constexpr int kMaxTilePartsLog2 = 2;
+
 constexpr int kMaxRowsAtOnce = 64;       // blockDim.z
 constexpr int kMaxBlocksOfRows = 16000;  // grid.y has 65535, for q, k and v
 
@@ -159,6 +162,11 @@ int vector_width_for(const RopeCacheParams& p) {
   return has_long ? widest : thin;
 }
 
+bool takes_tiles(const RopeCacheParams& p) {
+  if (p.num_kv_rows > kFewRows) return true;
+  return !is_thin(p) && !is_fp8(p.cache_dtype) && p.num_kv_rows * p.num_kv_heads > kElementHeads;
+}
+
 int threads_per_block(const RopeCacheParams& p, const LaunchPlan& plan) {
   if (is_thin(p) && plan.values_are_apart) return p.num_kv_rows <= kFewestRows ? kSmallBlock : kBlock;
   if (is_thin(p) && plan.vector_width * size_of(p.dtype) < kLongVectorBytes) return kLargeBlock;
@@ -234,7 +242,7 @@ LaunchPlan plan_launch(const RopeCacheParams& p) {
   plan.keeps_last_of_slot = p.has_cache && p.num_kv_rows <= kFewRows && p.slot_mapping.size > 1;
   plan.form = form_with(p, plan.vector_width);
   plan.values_are_apart = p.has_cache && !p.value_cache.layout.has_contiguous_dims(2);
-  plan.values_are_tiled = plan.values_are_apart && !is_thin(p);
+  plan.values_are_tiled = plan.values_are_apart && takes_tiles(p);
   plan_rows(p, plan);
   plan.q_heads_per_group = Divisor<uint32_t>(std::max(1, p.num_q_heads / std::max(1, p.num_kv_heads)));
   if (plan.values_are_tiled) plan_tiles(p, plan);

@@ -17,7 +17,6 @@
 #include "last_of_slot.cuh"
 #include "launch_plan.h"
 #include "row_indices.cuh"
-#include "row_sum.cuh"
 
 namespace kvrope {
 
@@ -67,55 +66,58 @@ __device__ __forceinline__ int64_t place_of(const Params& p, const PendingKvRow<
          product(static_cast<Index>(tile.first_dim), layout.dim_outer_stride);
 }
 
-// In calls that keep the last of a slot (last_of_slot.cuh): the slots of the tile's tokens, each in two lanes
-// of a warp, and of all later rows, each in one thread. They are on their way at the same time as v.
+// In calls that keep the last of a slot (last_of_slot.cuh): the slots of all later rows, each with one thread
+// of the tile. They are on their way at the same time as v.
 template <typename Params>
-class TileSlots {
+class LaterSlots {
  public:
   using Index = IndexOf<Params>;
 
-  __device__ __forceinline__ TileSlots(const Params& p, const LaunchPlan& plan, Index first_token, int thread)
-      : first_later_(thread + 1), step_(plan.num_threads()) {
-    if (!plan.keeps_last_of_slot) return;
-    own_ = slot_of(p, first_token + static_cast<Index>(thread % kTileTokens));
+  __device__ __forceinline__ LaterSlots(const Params& p, const LaunchPlan& plan, Index first_token,
+                                        int thread)
+      : first_(thread + 1), step_(plan.num_threads()) {
 #pragma unroll
     for (int j = 0; j < kLooksAtTile; ++j) {
-      later_[j] = slot_of(p, first_token + static_cast<Index>(first_later_ + j * step_));
+      const Index row = first_token + static_cast<Index>(first_ + j * step_);
+      const bool is_inside = plan.keeps_last_of_slot && row < p.slot_mapping.size;
+      slots_[j] = behind_window(p, PendingIndex<Index>(p.slot_mapping, row, is_inside));
     }
   }
 
-  // Whether a later row that this thread looks at may get the slot of a token. All lanes of a warp come here.
-  __device__ __forceinline__ bool may_go_to_later_row(const Params& p) const {
-    bool may_go = false;
-#pragma unroll
-    for (int distance = 0; distance < kTileTokens; ++distance) {
-      const uint32_t own = __shfl_xor_sync(kFullWarp, own_.low_half(), distance);
-      const int token = (first_later_ - 1) % kTileTokens ^ distance;
+  // Whether one of them may be that of a token before it, of which these are the lower halves. Four at a
+  // time: instructions that are fetched once take longer than those that run again.
+  __device__ __forceinline__ bool may_include(const Params& p, const uint4* slots_of_tokens) const {
+    bool may_include = false;
+#pragma unroll 1
+    for (int token = 0; token < kTileTokens; token += 4) {
+      const uint4 slots = slots_of_tokens[token / 4];
 #pragma unroll
       for (int j = 0; j < kLooksAtTile; ++j) {
-        may_go |= own == later_[j].low_half() && token < first_later_ + j * step_ &&
-                  later_[j].is_below(p.num_slots);
+        const int num_before = first_ + j * step_ - token;
+        const uint32_t later = slots_[j].low_half();
+        const bool is_one = (num_before > 0 && slots.x == later) || (num_before > 1 && slots.y == later) ||
+                            (num_before > 2 && slots.z == later) || (num_before > 3 && slots.w == later);
+        may_include |= is_one && slots_[j].is_below(p.num_slots);
       }
     }
-    return may_go;
+    return may_include;
   }
 
  private:
-  static __device__ __forceinline__ PendingIndex<Index> slot_of(const Params& p, Index row) {
-    return behind_window(p, PendingIndex<Index>(p.slot_mapping, row, row < p.slot_mapping.size));
-  }
-
-  int first_later_, step_;  // counted from the first token
-  PendingIndex<Index> own_, later_[kLooksAtTile];
+  int first_, step_;  // counted from the first token
+  PendingIndex<Index> slots_[kLooksAtTile];
 };
 
-// Forgets the places of tokens whose slot a later row gets. `slot` is that of the thread's own token.
+// Forgets the places of tokens whose slot a later row gets. All threads of the block come here, each with the
+// slot of its own token.
 template <typename Params, typename Index>
 __device__ __forceinline__ void leave_to_later_rows(const Params& p, const ValueTile<Index>& tile, int thread,
-                                                    Index slot, int64_t* places) {
+                                                    const CheckedIndex<Index>& slot, bool sees_one,
+                                                    int64_t* places) {
+  if (!__syncthreads_or(sees_one)) return;
   constexpr int kAxes = kNumAxesOf<kMaybeExtended<Params>>;
-  if (thread < tile.num_tokens && places[thread] >= 0 &&
-      goes_to_later_row<kAxes, Index>(p, tile.first_token + static_cast<Index>(thread), slot)) {
+  if (thread < tile.num_tokens && slot.is_valid &&
+      goes_to_later_row<kAxes, Index>(p, tile.first_token + static_cast<Index>(thread), slot.value)) {
     places[thread] = -1;
   }
   __syncthreads();
@@ -221,6 +223,7 @@ template <typename T, typename CacheT, int kVec, typename Params>
 __device__ __forceinline__ void value_tile(const Params& p, const LaunchPlan& plan, int block) {
   using Index = IndexOf<Params>;
   __shared__ int64_t places[kTileTokens];
+  __shared__ uint4 slots[kTileTokens / 4];                         // their lower halves
   CacheT* staged = static_cast<CacheT*>(dynamic_shared_memory());  // kTileTokens rows of tile_pitch elements
   const ValueTile<Index> tile = tile_of_block<Index>(p, plan, block);
   if (tile.num_tokens == 0) return;
@@ -228,11 +231,15 @@ __device__ __forceinline__ void value_tile(const Params& p, const LaunchPlan& pl
   wait_for_earlier_kernels();
   const bool has_token = thread < tile.num_tokens;
   const PendingKvRow<Params> row(p, tile.first_token + static_cast<Index>(has_token ? thread : 0));
-  const TileSlots<Params> slots(p, plan, tile.first_token, thread);
+  const LaterSlots<Params> later(p, plan, tile.first_token, thread);
   stage_rows<T, CacheT, kVec>(p, plan, tile, thread, staged);
-  if (thread < kTileTokens) places[thread] = has_token ? place_of<Index>(p, row, tile) : -1;
-  if (__syncthreads_or(plan.keeps_last_of_slot && slots.may_go_to_later_row(p))) {
-    leave_to_later_rows<Params, Index>(p, tile, thread, row.slot(p).value, places);
+  if (thread < kTileTokens) {
+    places[thread] = has_token ? place_of<Index>(p, row, tile) : -1;
+    reinterpret_cast<uint32_t*>(slots)[thread] = row.pending_slot().low_half();
+  }
+  __syncthreads();
+  if (plan.keeps_last_of_slot) {
+    leave_to_later_rows(p, tile, thread, row.slot(p), later.may_include(p, slots), places);
   }
 
   constexpr int kTokens = TokenGroup<CacheT>::kTokens, kGroups = kTileTokens / kTokens;

@@ -7,9 +7,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <vector>
@@ -46,9 +46,9 @@ class HostBlock {
     return block_.result;
   }
 
-  // The value of the lane whose number differs by these bits, that of a float NaN if it has returned. All
-  // lanes of the warp come here, or return.
-  uint32_t exchange(uint32_t value, int distance) {
+  // The value of the lane whose number differs by these bits, NaN if it has returned. All lanes of the warp
+  // come here, or return.
+  float exchange(float value, int distance) {
     const unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
     const unsigned lane = thread % kLanes;
     Warp& warp = warps_[thread / kLanes];
@@ -61,7 +61,6 @@ class HostBlock {
 
  private:
   static constexpr unsigned kLanes = 32;
-  static constexpr uint32_t kNaN = 0x7fc00000;
 
   struct Meeting {
     size_t num_there = 0, num_opened = 0;
@@ -78,7 +77,9 @@ class HostBlock {
   struct Warp {
     Warp() { forget_values(); }
 
-    void forget_values() { std::fill(std::begin(values), std::end(values), kNaN); }
+    void forget_values() {
+      std::fill(std::begin(values), std::end(values), std::numeric_limits<float>::quiet_NaN());
+    }
 
     void open_if_complete() {
       if (meeting.num_there == 0 || meeting.num_there < num_left) return;
@@ -89,7 +90,7 @@ class HostBlock {
 
     size_t num_left = 0;  // lanes that have not returned
     Meeting meeting;
-    uint32_t values[kLanes], results[kLanes] = {};
+    float values[kLanes], results[kLanes] = {};
   };
 
   struct Stack {

