@@ -26,40 +26,39 @@ inline constexpr CallForm kFormOf<ExtendedParams> = CallForm::extended;
 template <>
 inline constexpr CallForm kFormOf<ExtendedPartialParams> = CallForm::extended_partial;
 
+// What is certain of calls with these parameters: extensions (extensions.cuh), the usual form, heads rotated
+// whole, plain options (compact_params.h).
 template <typename Params>
 constexpr bool kIsExtended =
     kFormOf<Params> == CallForm::extended || kFormOf<Params> == CallForm::extended_partial;
-
-// Whether calls with these parameters have the usual form, the plain one, which includes it
-// (compact_params.h), and heads that are rotated whole.
 template <typename Params>
 constexpr bool kHasUsualForm = kFormOf<Params> != CallForm::general;
 template <typename Params>
-constexpr bool kHasPlainForm = kFormOf<Params> == CallForm::plain || kIsExtended<Params>;
+constexpr bool kIsRotatedWhole = kFormOf<Params> == CallForm::plain || kFormOf<Params> == CallForm::extended;
 template <typename Params>
-constexpr bool kIsRotatedWhole = kHasPlainForm<Params>&& kFormOf<Params> != CallForm::extended_partial;
+constexpr bool kHasPlainOptions = kIsRotatedWhole<Params> || kIsExtended<Params>;
 
 template <typename Params>
 using IndexOf = decltype(Params::num_tokens);
 
 template <typename Params>
 __device__ __forceinline__ bool has_offs(const Params& p) {
-  return !kHasPlainForm<Params> && p.has_offs;
+  return !kHasPlainOptions<Params> && p.has_offs;
 }
 
 template <typename Params>
 __device__ __forceinline__ bool has_window(const Params& p) {
-  return !kHasPlainForm<Params> && p.has_swa;
+  return !kHasPlainOptions<Params> && p.has_swa;
 }
 
 template <typename Params>
 __device__ __forceinline__ bool has_zeros_out(const Params& p) {
-  return !kHasPlainForm<Params> && p.zeros_out.data != nullptr;
+  return !kHasPlainOptions<Params> && p.zeros_out.data != nullptr;
 }
 
 template <typename Params>
 __device__ __forceinline__ bool has_k_out(const Params& p) {
-  return kHasPlainForm<Params> || p.k_out.data != nullptr;
+  return kHasPlainOptions<Params> || p.k_out.data != nullptr;
 }
 
 // Without keys there are no values either: queries are rotated alone.
@@ -80,12 +79,12 @@ __device__ __forceinline__ bool has_full_width_table(const Params& p) {
 
 template <typename Params>
 __device__ __forceinline__ DType table_dtype(const Params& p) {
-  return kHasPlainForm<Params> ? DType::fp32 : p.cos_sin.dtype;
+  return kHasPlainOptions<Params> ? DType::fp32 : p.cos_sin.dtype;
 }
 
 template <typename Params>
 __device__ __forceinline__ int rotary_dim_offset(const Params& p) {
-  return kHasPlainForm<Params> ? 0 : p.rotary_dim_offset;
+  return kHasPlainOptions<Params> ? 0 : p.rotary_dim_offset;
 }
 
 // Whether a row of k and v has a position and is rotated; the others, KV-only, are final already.

@@ -133,7 +133,7 @@ bool has_usual_form(const RopeCacheParams& p) {
          (!is_scaled || p.cache_dtype != p.dtype);
 }
 
-bool has_plain_form(const RopeCacheParams& p) {
+bool has_plain_options(const RopeCacheParams& p) {
   const bool has_plain_heads = p.rotary_dim_offset == 0 && p.v_head_size == p.head_size;
   const bool has_plain_outputs = p.k_out.data != nullptr && p.zeros_out.data == nullptr;
   return has_usual_form(p) && has_plain_heads && p.cos_sin.dtype == DType::fp32 && has_plain_outputs &&

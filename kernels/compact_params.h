@@ -17,16 +17,17 @@ CompactParams make_compact(const RopeCacheParams& params);
 // scales for fp8 alone, a table of half width, no match_unfused.
 bool has_usual_form(const RopeCacheParams& params);
 
-// Whether a call of the usual form asks for nothing beyond it: heads rotated from their first element on by
-// an fp32 table, values of the same head size, both outputs; no offsets, window or zeros_out.
-bool has_plain_form(const RopeCacheParams& params);
+// Whether a call of the usual form asks for nothing beyond it but extensions and heads rotated in part, from
+// their first element on: an fp32 table, values of the same head size, both outputs; no offsets, window or
+// zeros_out.
+bool has_plain_options(const RopeCacheParams& params);
 
 bool is_rotated_whole(const RopeCacheParams& params);
 
 bool is_normed(const RopeCacheParams& params);
 
 // Whether a call asks for what newer models do to a head on its way: RMSNorm, mRoPE, queries in fp8. A plain
-// call has the plain form, is rotated whole and does not.
+// call does not, has plain options and is rotated whole.
 bool has_extensions(const RopeCacheParams& params);
 
 }  // namespace kvrope

@@ -75,7 +75,7 @@ class HeadNorm {
                                                     const HeadSlice<T, kVec>& x, bool has_slice,
                                                     int slice) const {
     const float part = has_slice ? part_of_sum(head, dim_stride, x, slice) : 0.0f;
-    const float sum = sum_over_row<!kHasPlainForm<Params>>(plan_, part);
+    const float sum = sum_over_row<!kHasPlainOptions<Params>>(plan_, part);
     int lo = dims_.lo;
 #ifdef __CUDA_ARCH__
     if (!kHoldsWeights) asm volatile("" : "+r"(lo));  // or the compiler holds addresses for all heads

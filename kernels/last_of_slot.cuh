@@ -1,8 +1,8 @@
 // Rows that ask for one slot: the last of them gets it whole, as on the CPU, in calls of few rows
 // (kFewRows, launch_plan.cpp). Blocks of different rows store at the same time, so that a row has to know of
-// later ones before it stores. Half of the threads of each block of k and v serve its rows; the other half,
-// the watchers, look at the slots of later rows meanwhile. They have warps of their own. All meet at one
-// barrier.
+// later ones before it stores. Half of the threads of a block that serves rows of k or v do that; the other
+// half, the watchers, look at the slots of later rows meanwhile. They have warps of their own. All meet at
+// one barrier. In blocks of tiles all threads look (value_tile.cuh).
 #pragma once
 
 #include "launch_plan.h"

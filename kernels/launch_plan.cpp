@@ -13,11 +13,13 @@ namespace {
 //                       single elements are stored, of which a multiprocessor takes one at a time, and
 //                       smaller ones up to kFewestRows
 //   up to kFewRows      one row of a head a thread, and beyond while kThreadsAtOnce suffice
-//   from kManyRows on   four, eight of extended calls; in between two
+//   from kManyRows on   four, eight of extended calls; in between two. Extended calls, split fp8 keys and few
+//                       heads with short rows come in small blocks
 constexpr int kFewestRows = 32, kThinRows = 128, kFewRows = 256, kManyRows = 2048;
 constexpr int kSmallBlock = 64, kBlock = 128, kLargeBlock = 256;
+// Of 384 rows with 48 heads of 8 slices: about as many threads as 132 multiprocessors hold.
 constexpr int64_t kThreadsAtOnce = 147456;
-constexpr int kFewHeads = 2;
+constexpr int kFewHeads = 2;  // has_few_heads
 
 // Values that lie apart are stored element by element up to kThinRows, and up to kFewRows if they are fp8 or
 // no more than kElementHeads heads of all rows. Few tiles are divided among up to kTileBlocks blocks.
@@ -122,9 +124,10 @@ int slices_of_row(const RopeCacheParams& p, int vector_width) {
   return ceil_div(std::max(p.head_size, p.v_head_size), 2 * vector_width);
 }
 
-// For watchers, which have warps of their own (last_of_slot.cuh), and for the sum of a norm (row_sum.cuh). As
-// many as make a whole block of the most rows at once.
+// For watchers, which have warps of their own (last_of_slot.cuh), and for the sum of a norm (row_sum.cuh).
+// Two at least: blocks have kBlock threads then, and those of a tile look at all later rows (value_tile.cuh).
 int power_of_two_of_threads(int slices) {
+  static_assert(kLaterRowsPerThread * kBlock >= kFewRows);
   return power_of_two_from(std::max(slices, kBlock / kMaxRowsAtOnce));
 }
 
@@ -134,7 +137,7 @@ bool is_extended_with(const RopeCacheParams& p, int width) {
   const bool has_pairs = p.head_size % (2 * width) == 0;
   const bool fills_threads = slices == power_of_two_of_threads(slices);
   return width * size_of(p.dtype) >= kShortVectorBytes && p.dtype != DType::fp32 && p.is_neox &&
-         has_plain_form(p) && has_extensions(p) && has_pairs && slices <= kWarp &&
+         has_plain_options(p) && has_extensions(p) && has_pairs && slices <= kWarp &&
          (fills_threads || !is_normed(p));
 }
 
@@ -147,7 +150,7 @@ bool is_usual_with(const RopeCacheParams& p, int width) {
 CallForm form_with(const RopeCacheParams& p, int width) {
   if (is_extended_with(p, width))
     return is_rotated_whole(p) ? CallForm::extended : CallForm::extended_partial;
-  const bool is_plain = has_plain_form(p) && is_rotated_whole(p) && !has_extensions(p);
+  const bool is_plain = has_plain_options(p) && is_rotated_whole(p) && !has_extensions(p);
   if (is_plain && width * size_of(p.dtype) >= kShortVectorBytes) return CallForm::plain;
   return is_usual_with(p, width) ? CallForm::usual : CallForm::general;
 }
@@ -175,8 +178,9 @@ int threads_per_block(const RopeCacheParams& p, const LaunchPlan& plan) {
   return is_many(p) && (is_extended(plan) || has_short_rows || is_split_fp8) ? kSmallBlock : kBlock;
 }
 
-// Where keys are split lanes of two tokens fill whole sectors if their slots are neighbours. Elsewhere a
-// block has two, or four, if it has threads for more rows than k and v have.
+// In calls of more than kFewRows rows. Where keys are split, 16 bytes a slot as a rule, lanes of two tokens
+// fill whole sectors if their slots are neighbours. Elsewhere a block has two, or four, if it has threads for
+// more rows than k and v have (queries alone have none), and two in extended calls of many rows.
 int tokens_per_block(const RopeCacheParams& p, const LaunchPlan& plan, int rows) {
   // The tokens of a warp go through the sum of a norm together (row_sum.cuh): KV-only rows do not.
   const bool fits_warp =

@@ -8,12 +8,12 @@ namespace kvrope {
 constexpr int kMaxThreadsPerBlock = 512;
 constexpr int kWarp = 32;
 constexpr int kShortVectorBytes = 8, kLongVectorBytes = 16;
-constexpr int kTileTokens = 16;  // as many as fill 16 bytes of fp8
-constexpr int kLooksAtTile = 2;  // later rows that a thread of a tile looks at (value_tile.cuh)
+constexpr int kTileTokens = 16;         // as many as fill 16 bytes of fp8
+constexpr int kLaterRowsPerThread = 2;  // that threads of a tile look at (value_tile.cuh)
 
-// What kernels know of a call while they are compiled: nothing; that it has the usual form (compact_params.h,
-// call_form.cuh); that it has the plain form and its heads are rotated whole, without extensions
-// (extensions.cuh) or with some; that it has the plain form and extensions, and heads rotated in part.
+// What kernels know of a call while they are compiled (call_form.cuh, compact_params.h): nothing; that it has
+// the usual form; that it has plain options and heads rotated whole, without extensions (extensions.cuh) or
+// with some; that it has plain options, extensions and heads rotated in part.
 enum class CallForm { general, usual, plain, extended, extended_partial };
 
 struct LaunchPlan {
@@ -25,8 +25,8 @@ struct LaunchPlan {
 
   // Blocks that serve rows (thread_work.cuh). grid.y: first those of q, then of k, then of v.
   int tokens_per_block;  // blockDim.x
-  int threads_per_row;   // blockDim.y: one for each slice of a row (slice_dims.cuh); a power of two if
-                         // normed or keeps_last_of_slot
+  int threads_per_row;   // blockDim.y: one for each slice of a row (slice_dims.cuh); a power of two from 2
+                         // on if normed or keeps_last_of_slot
   int rows_at_once;      // blockDim.z: heads of a token that a block serves at the same time
   int q_blocks, rows_per_q_block;
   int kv_blocks, rows_per_kv_block;  // as many for k as for v
@@ -35,12 +35,13 @@ struct LaunchPlan {
   uint32_t distances_in_row;  // bits: distances between a warp's lanes of one normed row (row_sum.cuh)
   Divisor<uint32_t> q_heads_per_group;  // of one KV head
 
-  // Where values are apart, in calls of more than a few rows, tiles serve v (value_tile.cuh).
+  // Where values are apart, tiles serve v from some number of rows on (value_tile.cuh; takes_tiles,
+  // launch_plan.cpp).
   bool values_are_tiled;
   bool stores_runs;     // neighbouring slots of one head dimension may be stored as 16 bytes
   int tile_blocks;      // grid.y of the tiles
-  int tile_parts_log2;  // a head is divided among the tiles of so many blocks
-  int tile_dims;        // head dimensions of a tile; a last part may have fewer, or none
+  int tile_parts_log2;  // of the parts into which heads are divided, each in tiles of its own
+  int tile_dims;        // head dimensions of a part; the last ones may have fewer, or none
   int tile_pitch;       // elements of the cache between rows of a tile in shared memory
   int heads_per_tile_block;
   Divisor<uint32_t> num_tiles;    // of one head

@@ -9,12 +9,12 @@
 //   layout            one row of the cache                              stored as
 //   flash             D neighbouring elements                           vectors
 //   x-split key       D/x groups of x elements, block_size * x apart    vectors of at most x
-//   x-split value     Dv elements, block_size apart                     tiles (value_tile.cuh); in calls of
-//                                                                       few rows elements
+//   x-split value     Dv elements, block_size apart                     tiles (value_tile.cuh), or elements
+//                                                                       where rows are too few
 //   shuffled value    Dv elements, x apart                              the same
 //
 // A thread serves one slice of some rows: two vectors lo, hi of kVec elements (slice_dims.cuh), or as many
-// single elements where values lie apart and rows are few (value_slice.cuh). Which thread serves which is
+// single elements where values lie apart and are no tiles (value_slice.cuh). Which thread serves which is
 // thread_work.cuh's business. One launch serves every dtype pair, layout, stride and size; compiled in are
 // the element types, the vector width, the style, and what form the call has (call_form.cuh). What few calls
 // ask for is out of line.
@@ -84,7 +84,8 @@ template <int kVec, typename Params>
 __device__ __forceinline__ SliceDims dims_of_slice(const Params& p, bool is_neox, bool is_rotated,
                                                    int slice) {
   if constexpr (kIsRotatedWhole<Params>) return slice_of_whole_head<kVec>(p.head_size, true, slice);
-  if constexpr (kHasPlainForm<Params>) return slice_of_partial_head<kVec>(p.head_size, p.rotary_dim, slice);
+  if constexpr (kHasPlainOptions<Params>)
+    return slice_of_partial_head<kVec>(p.head_size, p.rotary_dim, slice);
   const HeadShape shape = {p.head_size, is_rotated ? p.rotary_dim : 0, is_rotated ? p.rotary_dim_offset : 0};
   return slice_dims<kVec>(shape, is_neox, slice);
 }

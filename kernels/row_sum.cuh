@@ -1,6 +1,6 @@
 // The sum over all threads of a row, in the order of rms_norm.cuh: thread y of a row has the yth part. The
-// threads of a row are a power of two (launch_plan.cpp): lanes of one warp, every second one where a block
-// has two tokens, or, where vectors are short and heads long, whole warps.
+// threads of a row are a power of two (launch_plan.cpp): lanes of one warp, tokens_per_block apart, or,
+// where vectors are short and heads long, whole warps.
 #pragma once
 
 #include "launch_plan.h"

@@ -10,13 +10,12 @@
 //                    y = 0 1 2 ... 15   0 1 2 ... 15   0 1 2 ... 15
 //
 // A thread serves one slice of rows z, z + rows_at_once, ... of its block: what depends on the token alone
-// (position, cosines and sines, slot) is loaded and worked out once. Calls of few rows are a matter of
-// latency and give each thread one row.
+// (position, cosines and sines, slot) is loaded and worked out once. Calls whose threads fit the device at
+// once are a matter of latency and give each thread one row.
 //
 // All blocks of the first rows come before all blocks of the next, so that at any time the device reads and
-// writes a few long streams. In calls of more than 256 rows a block may have two tokens, or four, whose lanes
-// lie next to each other: where keys are split, 16 bytes a slot as a rule, they fill whole sectors if their
-// slots are neighbours; elsewhere threads of k and v would be without a head (launch_plan.cpp).
+// writes a few long streams. A block may have two tokens, or four, whose lanes lie next to each other
+// (tokens_per_block, launch_plan.cpp).
 #pragma once
 
 #include "launch_plan.h"

@@ -9,7 +9,7 @@ namespace kvrope {
 
 template <int kVec, typename Params>
 __device__ __forceinline__ SliceDims dims_of_value_slice(const Params& p, int slice) {
-  if constexpr (kHasPlainForm<Params>) return slice_of_whole_head<kVec>(p.v_head_size, false, slice);
+  if constexpr (kHasPlainOptions<Params>) return slice_of_whole_head<kVec>(p.v_head_size, false, slice);
   return slice_dims<kVec>({p.v_head_size, 0, 0}, true, slice);
 }
 

@@ -1,7 +1,7 @@
-// v in calls of more than a few rows for caches in which the head dimensions of a row lie apart: x-split and
-// shuffled values, and any other whose last stride is not 1. They never split the head dimension. A block
-// takes one head of a tile of neighbouring tokens, or where tiles are few a part of its dimensions,
-// transposes it in shared memory and stores along slots:
+// v, from some number of rows on (takes_tiles, launch_plan.cpp), for caches in which the head dimensions of a
+// row lie apart: x-split and shuffled values, and any other whose last stride is not 1. They never split the
+// head dimension. A block takes one head of a tile of neighbouring tokens, or where tiles are few a part of
+// its dimensions, transposes it in shared memory and stores along slots:
 //
 //   rows of v      token 0: d0 d1 d2 ...       shared memory      value cache     d0: s0 s1 s2 ...
 //                  token 1: d0 d1 d2 ...   ->  [token][dim]   ->                  d1: s0 s1 s2 ...
@@ -42,8 +42,8 @@ __device__ __forceinline__ ValueTile<Index> tile_of_block(const BasicRopeCachePa
                                                           const LaunchPlan& plan, int block_y) {
   const uint32_t nth_head = plan.num_tiles.quotient(blockIdx.x);
   const Index tile = blockIdx.x - nth_head * plan.num_tiles.divisor;
-  const int heads = block_y >> plan.tile_parts_log2, part = block_y - (heads << plan.tile_parts_log2);
-  const int head = heads * plan.heads_per_tile_block + static_cast<int>(nth_head);
+  const int group = block_y >> plan.tile_parts_log2, part = block_y - (group << plan.tile_parts_log2);
+  const int head = group * plan.heads_per_tile_block + static_cast<int>(nth_head);
   const Index first = tile * kTileTokens, tokens = kTileTokens;
   const Index left = p.num_kv_rows - first;
   const int first_dim = part * plan.tile_dims, dims_left = p.v_head_size - first_dim;
@@ -77,35 +77,36 @@ class LaterSlots {
                                         int thread)
       : first_(thread + 1), step_(plan.num_threads()) {
 #pragma unroll
-    for (int j = 0; j < kLooksAtTile; ++j) {
+    for (int j = 0; j < kLaterRowsPerThread; ++j) {
       const Index row = first_token + static_cast<Index>(first_ + j * step_);
       const bool is_inside = plan.keeps_last_of_slot && row < p.slot_mapping.size;
       slots_[j] = behind_window(p, PendingIndex<Index>(p.slot_mapping, row, is_inside));
     }
   }
 
-  // Whether one of them may be that of a token before it, of which these are the lower halves. Four at a
-  // time: instructions that are fetched once take longer than those that run again.
-  __device__ __forceinline__ bool may_include(const Params& p, const uint4* slots_of_tokens) const {
-    bool may_include = false;
+  // Whether one of these rows may ask for the slot of a token before it, by the lower halves of the tokens'
+  // slots: goes_to_later_row decides. Four at a time: instructions that are fetched once take longer than
+  // those that run again.
+  __device__ __forceinline__ bool may_ask_for_one(const Params& p, const uint4* low_slots) const {
+    bool may_ask = false;
 #pragma unroll 1
     for (int token = 0; token < kTileTokens; token += 4) {
-      const uint4 slots = slots_of_tokens[token / 4];
+      const uint4 slots = low_slots[token / 4];
 #pragma unroll
-      for (int j = 0; j < kLooksAtTile; ++j) {
+      for (int j = 0; j < kLaterRowsPerThread; ++j) {
         const int num_before = first_ + j * step_ - token;
         const uint32_t later = slots_[j].low_half();
         const bool is_one = (num_before > 0 && slots.x == later) || (num_before > 1 && slots.y == later) ||
                             (num_before > 2 && slots.z == later) || (num_before > 3 && slots.w == later);
-        may_include |= is_one && slots_[j].is_below(p.num_slots);
+        may_ask |= is_one && slots_[j].is_below(p.num_slots);
       }
     }
-    return may_include;
+    return may_ask;
   }
 
  private:
   int first_, step_;  // counted from the first token
-  PendingIndex<Index> slots_[kLooksAtTile];
+  PendingIndex<Index> slots_[kLaterRowsPerThread];
 };
 
 // Forgets the places of tokens whose slot a later row gets. All threads of the block come here, each with the
@@ -223,7 +224,7 @@ template <typename T, typename CacheT, int kVec, typename Params>
 __device__ __forceinline__ void value_tile(const Params& p, const LaunchPlan& plan, int block) {
   using Index = IndexOf<Params>;
   __shared__ int64_t places[kTileTokens];
-  __shared__ uint4 slots[kTileTokens / 4];                         // their lower halves
+  __shared__ uint4 low_slots[kTileTokens / 4];                     // lower halves of the slots of its tokens
   CacheT* staged = static_cast<CacheT*>(dynamic_shared_memory());  // kTileTokens rows of tile_pitch elements
   const ValueTile<Index> tile = tile_of_block<Index>(p, plan, block);
   if (tile.num_tokens == 0) return;
@@ -235,11 +236,11 @@ __device__ __forceinline__ void value_tile(const Params& p, const LaunchPlan& pl
   stage_rows<T, CacheT, kVec>(p, plan, tile, thread, staged);
   if (thread < kTileTokens) {
     places[thread] = has_token ? place_of<Index>(p, row, tile) : -1;
-    reinterpret_cast<uint32_t*>(slots)[thread] = row.pending_slot().low_half();
+    reinterpret_cast<uint32_t*>(low_slots)[thread] = row.pending_slot().low_half();
   }
   __syncthreads();
   if (plan.keeps_last_of_slot) {
-    leave_to_later_rows(p, tile, thread, row.slot(p), later.may_include(p, slots), places);
+    leave_to_later_rows(p, tile, thread, row.slot(p), later.may_ask_for_one(p, low_slots), places);
   }
 
   constexpr int kTokens = TokenGroup<CacheT>::kTokens, kGroups = kTileTokens / kTokens;

@@ -170,12 +170,12 @@ MUTATIONS = [
     # --- forms of calls
     Mutation(
         "offsets of usual calls ignored", "device", "kernels/call_form.cuh",
-        "return !kHasPlainForm<Params> && p.has_offs;",
+        "return !kHasPlainOptions<Params> && p.has_offs;",
         "return !kHasUsualForm<Params> && p.has_offs;",
     ),
     Mutation(
         "window of usual calls ignored", "device", "kernels/call_form.cuh",
-        "return !kHasPlainForm<Params> && p.has_swa;",
+        "return !kHasPlainOptions<Params> && p.has_swa;",
         "return !kHasUsualForm<Params> && p.has_swa;",
     ),
     Mutation(
@@ -282,8 +282,8 @@ MUTATIONS = [
     ),
     Mutation(
         "half of the later rows not looked at for a tile", "device", "kernels/launch_plan.h",
-        "kLooksAtTile = 2;",
-        "kLooksAtTile = 1;",
+        "kLaterRowsPerThread = 2;",
+        "kLaterRowsPerThread = 1;",
     ),
     Mutation(
         "run of slots stored where it is not aligned", "device", "kernels/value_tile.cuh",

@@ -139,7 +139,7 @@ FaultRecord run_with_record(const FusedArguments& args, Operation operation = Op
 
 // How many calls each of the kernels served that are compiled for some calls alone.
 struct Served {
-  int plain = 0, usual = 0, extended = 0, extended_partial = 0, normed_by_warps = 0;
+  int plain = 0, usual = 0, extended = 0, extended_partial = 0, normed_by_warps = 0, tiles_that_look = 0;
 
   void count(const LaunchPlan& plan, bool is_normed) {
     plain += plan.form == CallForm::plain;
@@ -147,6 +147,7 @@ struct Served {
     extended += plan.form == CallForm::extended;
     extended_partial += plan.form == CallForm::extended_partial;
     normed_by_warps += is_normed && plan.threads_per_row > kWarp;
+    tiles_that_look += plan.values_are_tiled && plan.keeps_last_of_slot;
   }
 };
 
@@ -332,6 +333,34 @@ TEST(KernelOnHost, ExtendedCallsOfPartialHeadsGiveTheBitsOfTheCpuKernel) {
     if (HasFailure()) return;
   }
   EXPECT_EQ(served.extended_partial, 60);
+}
+
+// Rows with one slot in one tile, in different ones, and so far apart that a thread looks at its last row.
+TEST(KernelOnHost, TilesLeaveASlotToTheLastRow) {
+  at::manual_seed(9);
+  Served served;
+  for (const int64_t num_tokens : {129, 200, 256}) {
+    for (const CacheKind kind : {CacheKind::split, CacheKind::shuffled}) {
+      for (int options = 0; options < 8; ++options) {
+        Shape s{};
+        s.num_tokens = num_tokens;
+        s.q_heads = s.kv_heads = 9;
+        s.head_size = s.v_head_size = s.rotary_dim = 64;
+        s.block_size = 16;
+        s.x = 4;
+        s.kind = kind;
+        s.is_neox = true;
+        s.dtype = options & 1 ? at::kFloat : at::kBFloat16;
+        s.has_runs = options & 2;
+        s.has_window = options & 4;
+        s.form = s.has_window ? CallForm::usual : CallForm::plain;
+        SCOPED_TRACE(name_of(s));
+        expect_same_as_cpu_kernel(s, served);
+        if (HasFailure()) return;
+      }
+    }
+  }
+  EXPECT_EQ(served.tiles_that_look, 48);
 }
 
 void expect_same_on_cpu_and_host(const FusedArguments& cpu, const FusedArguments& host, Operation operation) {
