@@ -281,9 +281,9 @@ MUTATIONS = [
         "    places[thread] += 0;\n",
     ),
     Mutation(
-        "half of the later rows not looked at for a tile", "device", "kernels/launch_plan.h",
-        "kLaterRowsPerThread = 2;",
-        "kLaterRowsPerThread = 1;",
+        "half of the later rows not looked at for a tile", "device", "kernels/value_tile.cuh",
+        "const int num_before = first_ + j * step_ - token;",
+        "const int num_before = first_ - j * step_ - token;",
     ),
     Mutation(
         "run of slots stored where it is not aligned", "device", "kernels/value_tile.cuh",

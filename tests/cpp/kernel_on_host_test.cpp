@@ -84,6 +84,8 @@ FusedArguments make_call(const Shape& s) {
     args.slot_mapping[1] = args.slot_mapping[2].item<int64_t>();
     args.slot_mapping[3] = args.slot_mapping[num_slots / 2] =
         args.slot_mapping[num_slots - 1].item<int64_t>();
+    // A tile that shares no other slot.
+    if (rows > 40) args.slot_mapping[17] = args.slot_mapping[num_slots - 2].item<int64_t>();
   }
   args.pos = at::randint(8, 32, {s.num_tokens}, at::kInt);
   if (s.form == CallForm::plain && !s.has_runs) args.pos[0] = 70;  // beyond the table, in a padding row
