@@ -237,6 +237,20 @@ std::string name_of(const Shape& s) {
       .str();
 }
 
+// Up to the first shape that differs.
+Served expect_same_for(unsigned seed, int num_cases,
+                       const std::function<Shape(Random& random, int i)>& make_shape) {
+  at::manual_seed(seed);
+  Random random(seed);
+  Served served;
+  for (int i = 0; i < num_cases && !testing::Test::HasFailure(); ++i) {
+    const Shape s = make_shape(random, i);
+    SCOPED_TRACE(testing::Message() << "case " << i << ": " << name_of(s));
+    expect_same_as_cpu_kernel(s, served);
+  }
+  return served;
+}
+
 // A thread has two heads of queries, and they have scales of their own.
 Shape scaled_heads(CallForm form) {
   Shape s{};
@@ -253,17 +267,11 @@ Shape scaled_heads(CallForm form) {
 }
 
 TEST(KernelOnHost, GivesTheBitsOfTheCpuKernel) {
-  at::manual_seed(5);
-  Random random(5);
-  Served served;
+  Served served = expect_same_for(5, 300, [](Random& random, int i) {
+    return random_shape(random, {1, 2, 9, 40, 129, 256, 257, 300, i % 20 == 0 ? 2049 : 5});
+  });
   for (const CallForm form : {CallForm::plain, CallForm::general}) {
     expect_same_as_cpu_kernel(scaled_heads(form), served);
-  }
-  for (int i = 0; i < 300; ++i) {
-    const Shape s = random_shape(random, {1, 2, 9, 40, 129, 256, 257, 300, i % 20 == 0 ? 2049 : 5});
-    SCOPED_TRACE(testing::Message() << "case " << i << ": " << name_of(s));
-    expect_same_as_cpu_kernel(s, served);
-    if (HasFailure()) return;
   }
   EXPECT_GT(served.plain, 40);
   EXPECT_GT(served.extended, 15);
@@ -271,7 +279,7 @@ TEST(KernelOnHost, GivesTheBitsOfTheCpuKernel) {
 }
 
 // Of the usual form, and vectors of 16 bytes fit.
-Shape usual_shape(Random& random) {
+Shape usual_shape(Random& random, int) {
   const auto one_of = [&](const std::vector<int64_t>& values) { return kvrope::one_of(random, values); };
   Shape s{};
   s.form = CallForm::usual;
@@ -295,46 +303,34 @@ Shape usual_shape(Random& random) {
 }
 
 TEST(KernelOnHost, UsualCallsGiveTheBitsOfTheCpuKernel) {
-  at::manual_seed(7);
-  Random random(7);
-  Served served;
-  for (int i = 0; i < 100; ++i) {
-    const Shape s = usual_shape(random);
-    SCOPED_TRACE(testing::Message() << "case " << i << ": " << name_of(s));
-    expect_same_as_cpu_kernel(s, served);
-    if (HasFailure()) return;
-  }
-  EXPECT_EQ(served.usual, 100);
+  EXPECT_EQ(expect_same_for(7, 100, usual_shape).usual, 100);
 }
 
-// Newer models of which some rotate a half or a quarter of each head.
+// Of newer models, some of which rotate a half or a quarter of each head.
+Shape partial_shape(Random& random, int i) {
+  const auto one_of = [&](const std::vector<int64_t>& values) { return kvrope::one_of(random, values); };
+  const auto coin = [&] { return one_of({0, 1}) != 0; };
+  Shape s{};
+  s.form = CallForm::plain;
+  s.num_tokens = one_of({1, 9, 129, 257, i % 10 == 0 ? 2049 : 5});
+  s.kv_heads = one_of({1, 2, 3});
+  s.q_heads = s.kv_heads * one_of({1, 4, 8});
+  s.head_size = s.v_head_size = one_of({64, 128, 256});
+  s.rotary_dim = s.head_size / one_of({2, 4});
+  s.block_size = 16;
+  s.x = 8;
+  s.dtype = at::kBFloat16;
+  s.kind = static_cast<CacheKind>(one_of({0, 1, 2}));
+  s.is_neox = true;
+  s.is_fp8 = coin(), s.has_runs = coin(), s.in_place = coin(), s.norms_q = coin(), s.norms_k = coin();
+  s.has_fp32_weights = coin(), s.weight_plus_one = coin(), s.is_interleaved = coin(), s.is_e5m2 = coin();
+  s.has_fp8_queries = s.scales_queries = coin();
+  s.has_axes = !s.norms_q || coin();
+  return s;
+}
+
 TEST(KernelOnHost, ExtendedCallsOfPartialHeadsGiveTheBitsOfTheCpuKernel) {
-  at::manual_seed(8);
-  Random random(8);
-  const auto coin = [&] { return one_of(random, {0, 1}) != 0; };
-  Served served;
-  for (int i = 0; i < 60; ++i) {
-    Shape s{};
-    s.form = CallForm::plain;
-    s.num_tokens = one_of(random, {1, 9, 129, 257, i % 10 == 0 ? 2049 : 5});
-    s.kv_heads = one_of(random, {1, 2, 3});
-    s.q_heads = s.kv_heads * one_of(random, {1, 4, 8});
-    s.head_size = s.v_head_size = one_of(random, {64, 128, 256});
-    s.rotary_dim = s.head_size / one_of(random, {2, 4});
-    s.block_size = 16;
-    s.x = 8;
-    s.dtype = at::kBFloat16;
-    s.kind = static_cast<CacheKind>(one_of(random, {0, 1, 2}));
-    s.is_neox = true;
-    s.is_fp8 = coin(), s.has_runs = coin(), s.in_place = coin(), s.norms_q = coin(), s.norms_k = coin();
-    s.has_fp32_weights = coin(), s.weight_plus_one = coin(), s.is_interleaved = coin(), s.is_e5m2 = coin();
-    s.has_fp8_queries = s.scales_queries = coin();
-    s.has_axes = !s.norms_q || coin();
-    SCOPED_TRACE(testing::Message() << "case " << i << ": " << name_of(s));
-    expect_same_as_cpu_kernel(s, served);
-    if (HasFailure()) return;
-  }
-  EXPECT_EQ(served.extended_partial, 60);
+  EXPECT_EQ(expect_same_for(8, 60, partial_shape).extended_partial, 60);
 }
 
 // Rows with one slot in one tile, in different ones, and so far apart that a thread looks at its last row.

@@ -14,6 +14,10 @@
 namespace kvrope {
 namespace {
 
+void set_rows(RopeCacheParams& p, int64_t rows) {
+  p.num_tokens = p.num_kv_rows = p.slot_mapping.size = rows;
+}
+
 constexpr int64_t kMaxGridX = INT32_MAX, kMaxGridY = 65535, kMaxBlockZ = 64, kSharedMemoryBytes = 48 * 1024;
 
 template <int kVec>
@@ -80,7 +84,7 @@ TEST(PlanLaunch, GridIsWithinLimitsForEveryShape) {
         for (const int head_size : {2, 4, 16, 46, 64, 80, 96, 128, 192, 250, 256, 384, 510, 512}) {
           for (int variant = 0; variant < 32; ++variant) {
             RopeCacheParams p = wide_params();
-            p.num_tokens = p.num_kv_rows = p.slot_mapping.size = num_tokens;
+            set_rows(p, num_tokens);
             p.num_kv_heads = kv_heads;
             p.num_q_heads = kv_heads * group;
             p.head_size = p.v_head_size = p.rotary_dim = head_size;
@@ -144,16 +148,16 @@ TEST(PlanLaunch, TiledValuesAreThoseWithoutContiguousDims) {
   EXPECT_FALSE(plan_launch(p).values_are_tiled);
   use_split_value_cache(p);
   EXPECT_TRUE(plan_launch(p).values_are_tiled);
-  p.num_tokens = p.num_kv_rows = p.slot_mapping.size = 256;
+  set_rows(p, 256);
   EXPECT_FALSE(plan_launch(p).values_are_tiled) << "few heads in all";
   p.num_kv_heads = 8;
   EXPECT_TRUE(plan_launch(p).values_are_tiled);
   p.cache_dtype = DType::fp8_e4m3;
   EXPECT_FALSE(plan_launch(p).values_are_tiled) << "fp8";
   p.cache_dtype = p.dtype;
-  p.num_tokens = p.num_kv_rows = p.slot_mapping.size = 129;
+  set_rows(p, 129);
   EXPECT_TRUE(plan_launch(p).values_are_tiled);
-  p.num_tokens = p.num_kv_rows = p.slot_mapping.size = 128;
+  set_rows(p, 128);
   EXPECT_FALSE(plan_launch(p).values_are_tiled) << "few rows";
   EXPECT_TRUE(plan_launch(p).values_are_apart);
   p.has_cache = false;
@@ -177,7 +181,7 @@ TEST(PlanLaunch, NormedCalls) {
   const auto plan_of = [](int64_t rows, const std::function<void(RopeCacheParams&)>& change) {
     RopeCacheParams p = wide_params();
     p.zeros_out.data = nullptr;
-    p.num_tokens = p.num_kv_rows = p.slot_mapping.size = rows;
+    set_rows(p, rows);
     p.k_weight = {at_address(0), 1, false};
     change(p);
     return plan_launch(p);
@@ -284,7 +288,7 @@ TEST(PlanLaunch, FormsOfCalls) {
 
 RopeCacheParams params_of(int64_t rows, int q_heads, int kv_heads, int head_size) {
   RopeCacheParams p = plain_params();
-  p.num_tokens = p.num_kv_rows = p.slot_mapping.size = rows;
+  set_rows(p, rows);
   p.num_q_heads = q_heads;
   p.num_kv_heads = kv_heads;
   p.head_size = p.v_head_size = p.rotary_dim = head_size;
@@ -344,7 +348,7 @@ TEST(PlanLaunch, PartsOfATile) {
 TEST(PlanLaunch, BlocksOfFewRows) {
   const auto threads_of = [](int64_t rows, const std::function<void(RopeCacheParams&)>& change) {
     RopeCacheParams p = plain_params();
-    p.num_tokens = p.num_kv_rows = p.slot_mapping.size = rows;
+    set_rows(p, rows);
     change(p);
     return plan_launch(p).num_threads();
   };

@@ -100,7 +100,8 @@ TEST(ThreadWork, EachSliceHasOneThread) {
           if (num_rows > 2000 && head_size > 128) continue;  // the same plan, and long to walk
           const RopeCacheParams p = params_of(num_rows, q_heads, kv_heads, head_size, is_split);
           const LaunchPlan plan = plan_launch(p);
-          ASSERT_TRUE(plan.values_are_tiled ? is_split && num_rows > 128 : !is_split || num_rows <= 256);
+          const bool has_many_values = num_rows > 256 || (num_rows > 128 && num_rows * kv_heads > 1024);
+          ASSERT_EQ(plan.values_are_tiled, is_split && has_many_values);
           expect_each_slice_once(p, plan, plan.q_blocks, plan.rows_per_q_block, plan.rows_at_once, q_heads);
           expect_each_slice_once(p, plan, plan.kv_blocks, plan.rows_per_kv_block, plan.kv_rows_at_once,
                                  kv_heads);
