@@ -26,7 +26,8 @@ HeadRows head_rows(const Tensor& tensor, void* data) {
 
 IndexArray index_array(const Tensor& tensor) {
   const int64_t axis = tensor.dim() - 1;
-  return {data_of(tensor), tensor.size(axis), stride_of(tensor, axis), tensor.scalar_type() == at::kLong};
+  return {data_of(tensor), tensor.size(axis), stride_of(tensor, axis) * tensor.element_size(),
+          tensor.scalar_type() == at::kLong};
 }
 
 ScaleArray scale_array(const std::optional<Tensor>& scale, bool apply_scale) {

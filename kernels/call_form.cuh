@@ -29,8 +29,7 @@ inline constexpr CallForm kFormOf<ExtendedPartialParams> = CallForm::extended_pa
 // What is certain of calls with these parameters: extensions (extensions.cuh), the usual form, heads rotated
 // whole, plain options (compact_params.h).
 template <typename Params>
-constexpr bool kIsExtended =
-    kFormOf<Params> == CallForm::extended || kFormOf<Params> == CallForm::extended_partial;
+constexpr bool kIsExtended = is_extended(kFormOf<Params>);
 template <typename Params>
 constexpr bool kHasUsualForm = kFormOf<Params> != CallForm::general;
 template <typename Params>

@@ -23,7 +23,7 @@ bool fits(const CacheLayout& layout) {
 }
 
 bool fits(const IndexArray& array) {
-  return fits(array.size) && fits_in_bytes(array.stride);
+  return fits(array.size) && fits(array.byte_stride);
 }
 
 uint32_t narrow(int64_t value) {
@@ -35,7 +35,7 @@ BasicHeadRows<uint32_t> narrow(const HeadRows& rows) {
 }
 
 BasicIndexArray<uint32_t> narrow(const IndexArray& array) {
-  return {array.data, narrow(array.size), narrow(array.stride), array.is_int64};
+  return {array.data, narrow(array.size), narrow(array.byte_stride), array.is_int64};
 }
 
 BasicCosSinTable<uint32_t> narrow(const CosSinTable& table) {

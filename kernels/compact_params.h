@@ -5,8 +5,8 @@
 
 namespace kvrope {
 
-// Strides of indices and of rows of the table are turned into bytes, of at most 8 an element.
-constexpr int64_t kMaxByteAddressedStride = 0x7fffffff / 8;
+// The stride of rows of the table is turned into bytes, of at most 4 an element.
+constexpr int64_t kMaxByteAddressedStride = 0x7fffffff / 4;
 
 // Whether every stride and size fits.
 bool is_compact(const RopeCacheParams& params);

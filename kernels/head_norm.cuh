@@ -4,39 +4,25 @@
 
 #include "extensions.cuh"
 #include "head_slice.cuh"
+#include "instruction_order.cuh"
 #include "rms_norm.cuh"
 #include "row_sum.cuh"
 
 namespace kvrope {
 
-// Weights of kVec neighbouring head dimensions as they stand in memory: of 16 bits, or fp32 in two parts.
-// Whoever asks for them waits for them.
+// Weights of kVec neighbouring head dimensions as they stand in memory. Whoever asks for them waits for them.
 template <typename T, int kVec>
 class PendingWeights {
-  static_assert(kVec == 1 || sizeof(T) == 2, "only 16-bit rows hold weights: fp32 ones have no second part");
-
  public:
   PendingWeights() = default;
 
-  template <typename Index>
-  __device__ __forceinline__ PendingWeights(const BasicNormWeight<Index>& weight, int dim) {
-    const int size = weight.is_fp32 ? 4 : static_cast<int>(sizeof(T));
-    const auto* from = static_cast<const char*>(weight.data) + int64_t{dim} * size;
-    first_ = load_vec<kVec>(reinterpret_cast<const T*>(from));
-    if (weight.is_fp32) rest_ = load_vec<kVec>(reinterpret_cast<const T*>(from) + kVec);
-  }
+  __device__ __forceinline__ PendingWeights(const void* weights, int dim)
+      : weights_(load_vec<kVec>(static_cast<const T*>(weights) + dim)) {}
 
-  __device__ __forceinline__ void widen(bool is_fp32, float (&values)[kVec]) const {
-    constexpr int kWords = Vec<T, kVec>::kWords;
-#pragma unroll
-    for (int j = 0; j < kVec; ++j) {
-      const uint32_t as_fp32 = j < kWords ? first_.words[j] : rest_.words[j - kWords];
-      values[j] = is_fp32 ? float_of(as_fp32) : to_float(first_.at(j));
-    }
-  }
+  __device__ __forceinline__ float at(int j) const { return to_float(weights_.at(j)); }
 
  private:
-  Vec<T, kVec> first_, rest_;  // the rest of fp32 weights
+  Vec<T, kVec> weights_;
 };
 
 // The squares of a slice that is the threads' part of the sum: pairs (i, i + D/2).
@@ -63,7 +49,7 @@ class HeadNorm {
                                       const SliceDims& dims, bool is_given)
       : p_(p), plan_(plan), weight_(weight), dims_(dims), is_given_(is_given) {
     if constexpr (kHoldsWeights) {
-      if (is_given) lo_ = {weight, dims.lo}, hi_ = {weight, dims.hi};
+      if (is_given && !weight.is_fp32) lo_ = {weight.data, dims.lo}, hi_ = {weight.data, dims.hi};
     }
   }
 
@@ -77,16 +63,14 @@ class HeadNorm {
     const float part = has_slice ? part_of_sum(head, dim_stride, x, slice) : 0.0f;
     const float sum = sum_over_row<!kHasPlainOptions<Params>>(plan_, part);
     int lo = dims_.lo;
-#ifdef __CUDA_ARCH__
-    if (!kHoldsWeights) asm volatile("" : "+r"(lo));  // or the compiler holds addresses for all heads
-#endif
+    if (!kHoldsWeights) work_out_now(lo);  // or the compiler holds addresses for all heads
     const float factor = norm_factor(sum, p_.inverse_head_size, p_.norm_eps);
     SliceValues<kVec> values = widen(x);
-    if constexpr (kHoldsWeights) {
+    if (weight_.is_fp32) {
+      multiply_by_loaded<float>(values, factor, lo);
+    } else if constexpr (kHoldsWeights) {
       multiply_by_held(values.lo, factor, lo_);
       multiply_by_held(values.hi, factor, hi_);
-    } else if (weight_.is_fp32) {
-      multiply_by_loaded<float>(values, factor, lo);
     } else {
       multiply_by_loaded<T>(values, factor, lo);
     }
@@ -94,8 +78,8 @@ class HeadNorm {
   }
 
  private:
-  // Of long vectors, and of calls that ask for more, the registers are needed elsewhere: their weights are
-  // loaded from the cache for each head.
+  // Of long vectors, of calls that ask for more and for fp32 weights the registers are needed elsewhere:
+  // these are loaded from the cache for each head.
   static constexpr bool kHoldsWeights = kNorm == Presence::always && kVec <= 4;
   using Held = PendingWeights<T, kHoldsWeights ? kVec : 1>;
 
@@ -108,13 +92,9 @@ class HeadNorm {
     return sum_of_squares(widen(load_slice<T, kVec>(head, dim_stride, part)));
   }
 
-  // Without a branch: a launch of a microsecond waits longer for instructions out of line than for a few
-  // more.
   __device__ __forceinline__ void multiply_by_held(float (&x)[kVec], float factor, const Held& held) const {
-    float weights[kVec];
-    held.widen(weight_.is_fp32, weights);
 #pragma unroll
-    for (int j = 0; j < kVec; ++j) x[j] = normed(x[j], factor, norm_weight(weights[j], p_.weight_plus_one));
+    for (int j = 0; j < kVec; ++j) x[j] = normed(x[j], factor, norm_weight(held.at(j), p_.weight_plus_one));
   }
 
   template <typename WeightT>

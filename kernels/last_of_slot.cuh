@@ -1,8 +1,8 @@
 // Rows that ask for one slot: the last of them gets it whole, as on the CPU, in calls of few rows
 // (kFewRows, launch_plan.cpp). Blocks of different rows store at the same time, so that a row has to know of
-// later ones before it stores. Half of the threads of a block that serves rows of k or v do that; the other
-// half, the watchers, look at the slots of later rows meanwhile. They have warps of their own. All meet at
-// one barrier. In blocks of tiles all threads look (value_tile.cuh).
+// later ones before it stores. The threads of its block look at the slots of later rows, which are on their
+// way at the same time as their own, and vote: those of each warp for themselves where a warp can look at
+// all, since a barrier takes longer, else those of the block.
 #pragma once
 
 #include "launch_plan.h"
@@ -10,21 +10,44 @@
 
 namespace kvrope {
 
-// Whether this thread, if it is a watcher, finds a later row that asks for the slot of its block's row.
-template <typename Params, typename Index>
-__device__ __forceinline__ bool sees_later_row(const Params& p, const LaunchPlan& plan, Index token,
-                                               const PendingIndex<Index>& slot) {
-  const int row_of_watchers = static_cast<int>(threadIdx.z) - plan.kv_rows_at_once;
-  if (row_of_watchers < 0) return false;
-  const Index watcher = static_cast<Index>(row_of_watchers) * blockDim.y + threadIdx.y;
-  const Index num_watchers = static_cast<Index>(plan.num_watchers());
-  bool sees_one = false;
-#pragma unroll 1
-  for (Index row = token + 1 + watcher; row < p.slot_mapping.size; row += num_watchers) {
-    const PendingIndex<Index> later = behind_window(p, PendingIndex<Index>(p.slot_mapping, row, true));
-    sees_one |= later.is_below(p.num_slots) & (later.value() == slot.value());
+// Slots of the rows at some distances behind a token: `first`, and `step` more each time.
+template <typename Params, int kCount>
+struct LaterSlots {
+  using Index = IndexOf<Params>;
+  int first, step;
+  PendingIndex<Index> slots[kCount];
+
+  // One of num_threads that together look at all later rows.
+  __device__ __forceinline__ LaterSlots(const Params& p, const LaunchPlan& plan, Index token, int thread,
+                                        int num_threads)
+      : first(thread + 1), step(num_threads) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const Index row = token + static_cast<Index>(distance(j));
+      const bool is_inside = plan.keeps_last_of_slot && row < p.slot_mapping.size;
+      slots[j] = behind_window(p, PendingIndex<Index>(p.slot_mapping, row, is_inside));
+    }
   }
-  return sees_one;
+
+  __device__ __forceinline__ int distance(int j) const {
+    return first + j * step;
+  }
+
+  __device__ __forceinline__ bool contain(const Params& p, const PendingIndex<Index>& slot) const {
+    bool is_one = false;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j)
+      is_one |= slots[j].is_below(p.num_slots) & (slots[j].value() == slot.value());
+    return is_one;
+  }
+};
+
+// What a thread of a block that serves rows looks at. Such blocks have one token in calls of few rows.
+template <int kVectorBytes, typename Params, typename Index>
+__device__ __forceinline__ auto later_slots_of_thread(const Params& p, const LaunchPlan& plan, Index token) {
+  const int thread = static_cast<int>(threadIdx.z * blockDim.y + threadIdx.y);
+  return LaterSlots<Params, later_rows_per_thread(kVectorBytes)>(
+      p, plan, token, thread & (plan.num_lookers - 1), plan.num_lookers);
 }
 
 // For a slot that a later row asks for: whether that row will be cached, or leaves it for want of a position.
@@ -43,7 +66,8 @@ template <typename Params, typename Index>
 __device__ __forceinline__ bool is_superseded(const Params& p, const LaunchPlan& plan, Index token,
                                               const CheckedIndex<Index>& slot, bool sees_one) {
   if (!plan.keeps_last_of_slot) return false;
-  const bool is_asked_for = __syncthreads_or(sees_one);
+  const bool is_asked_for =
+      plan.num_lookers == kWarp ? __any_sync(kFullWarp, sees_one) : __syncthreads_or(sees_one);
   return is_asked_for && slot.is_valid &&
          goes_to_later_row<kNumAxesOf<kMaybeExtended<Params>>, Index>(p, token, slot.value);
 }

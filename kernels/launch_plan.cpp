@@ -9,9 +9,10 @@ namespace {
 
 // Measured on an H200. Few rows are a matter of latency, many of bandwidth:
 //
-//   up to kThinRows     short vectors in large blocks, where the form has kernels of them; small blocks where
-//                       single elements are stored, of which a multiprocessor takes one at a time, and
-//                       smaller ones up to kFewestRows
+//   up to kThinRows     short vectors in large blocks, where the form has kernels of them; where single
+//   elements
+//                       are stored, of which a multiprocessor takes one at a time, small blocks, smaller ones
+//                       up to kFewestRows, and half of the threads only look at later rows (last_of_slot.cuh)
 //   up to kFewRows      one row of a head a thread, and beyond while kThreadsAtOnce suffice
 //   from kManyRows on   four, eight of extended calls; in between two. Extended calls, split fp8 keys and few
 //                       heads with short rows come in small blocks
@@ -116,19 +117,18 @@ bool has_few_heads(const RopeCacheParams& p) {
   return heads > 0 && heads <= kFewHeads && p.num_kv_rows >= int64_t{kManyRows} * heads;
 }
 
-bool is_extended(const LaunchPlan& plan) {
-  return plan.form == CallForm::extended || plan.form == CallForm::extended_partial;
+int vector_bytes(const RopeCacheParams& p, const LaunchPlan& plan) {
+  return plan.vector_width * size_of(p.dtype);
 }
 
 int slices_of_row(const RopeCacheParams& p, int vector_width) {
   return ceil_div(std::max(p.head_size, p.v_head_size), 2 * vector_width);
 }
 
-// For watchers, which have warps of their own (last_of_slot.cuh), and for the sum of a norm (row_sum.cuh).
-// Two at least: blocks have kBlock threads then, and those of a tile look at all later rows (value_tile.cuh).
+// For votes, which take whole warps and as many threads as are planned for a block (last_of_slot.cuh), and
+// for the sum of a norm (row_sum.cuh).
 int power_of_two_of_threads(int slices) {
-  static_assert(kLaterRowsPerThread * kBlock >= kFewRows);
-  return power_of_two_from(std::max(slices, kBlock / kMaxRowsAtOnce));
+  return power_of_two_from(std::max(slices, kLargeBlock / kMaxRowsAtOnce));
 }
 
 // Where heads are normed every thread of a row must have a slice (has_slice_of_row).
@@ -172,10 +172,10 @@ bool takes_tiles(const RopeCacheParams& p) {
 
 int threads_per_block(const RopeCacheParams& p, const LaunchPlan& plan) {
   if (is_thin(p) && plan.values_are_apart) return p.num_kv_rows <= kFewestRows ? kSmallBlock : kBlock;
-  if (is_thin(p) && plan.vector_width * size_of(p.dtype) < kLongVectorBytes) return kLargeBlock;
+  if (p.num_kv_rows <= kFewRows && vector_bytes(p, plan) <= kShortVectorBytes) return kLargeBlock;
   const bool has_short_rows = has_few_heads(p) && plan.threads_per_row * 8 <= kWarp;
   const bool is_split_fp8 = is_split(p) && is_fp8(p.cache_dtype);
-  return is_many(p) && (is_extended(plan) || has_short_rows || is_split_fp8) ? kSmallBlock : kBlock;
+  return is_many(p) && (is_extended(plan.form) || has_short_rows || is_split_fp8) ? kSmallBlock : kBlock;
 }
 
 // In calls of more than kFewRows rows. Where keys are split, 16 bytes a slot as a rule, lanes of two tokens
@@ -187,12 +187,12 @@ int tokens_per_block(const RopeCacheParams& p, const LaunchPlan& plan, int rows)
       !is_normed(p) || (2 * plan.threads_per_row <= kWarp && p.num_kv_rows == p.num_tokens);
   if (p.num_kv_rows <= kFewRows || rows == 1 || !fits_warp) return 1;
   if (has_few_heads(p) && rows >= 4 && 4 * plan.threads_per_row <= kWarp) return 4;
-  return is_split(p) || p.num_kv_heads < rows || (is_many(p) && is_extended(plan)) ? 2 : 1;
+  return is_split(p) || p.num_kv_heads < rows || (is_many(p) && is_extended(plan.form)) ? 2 : 1;
 }
 
 int rows_per_thread(const RopeCacheParams& p, const LaunchPlan& plan) {
   if (p.num_kv_rows <= kFewRows) return 1;
-  if (is_many(p)) return is_extended(plan) ? 8 : 4;
+  if (is_many(p)) return is_extended(plan.form) ? 8 : 4;
   const int64_t slices = int64_t{plan.threads_per_row} * (p.num_q_heads + 2 * p.num_kv_heads);
   return p.num_kv_rows * slices <= kThreadsAtOnce ? 1 : 2;
 }
@@ -201,16 +201,17 @@ void plan_rows(const RopeCacheParams& p, LaunchPlan& plan) {
   plan.threads_per_row = slices_of_row(p, plan.vector_width);
   if (plan.keeps_last_of_slot || is_normed(p))
     plan.threads_per_row = power_of_two_of_threads(plan.threads_per_row);
-  const int rows =
-      std::max(plan.keeps_last_of_slot ? 2 : 1, threads_per_block(p, plan) / plan.threads_per_row);
+  const int rows = std::max(1, threads_per_block(p, plan) / plan.threads_per_row);
   plan.tokens_per_block = tokens_per_block(p, plan, rows);
   plan.rows_at_once = std::min(rows / plan.tokens_per_block, kMaxRowsAtOnce);
   plan.distances_in_row =
       static_cast<uint32_t>((std::min(kWarp, plan.threads_per_row) - 1) * plan.tokens_per_block);
-  plan.kv_rows_at_once = plan.keeps_last_of_slot ? plan.rows_at_once / 2 : plan.rows_at_once;
+  const int seen_by_warp = kWarp * later_rows_per_thread(vector_bytes(p, plan));
+  plan.num_lookers = p.num_kv_rows - 1 <= seen_by_warp ? kWarp : plan.num_threads();
   const int per_thread = rows_per_thread(p, plan);
   divide_rows(p.num_q_heads, plan.rows_at_once * per_thread, &plan.q_blocks, &plan.rows_per_q_block);
-  divide_rows(p.num_kv_heads, plan.kv_rows_at_once * per_thread, &plan.kv_blocks, &plan.rows_per_kv_block);
+  const int kv_rows = is_thin(p) && plan.values_are_apart ? (plan.rows_at_once + 1) / 2 : plan.rows_at_once;
+  divide_rows(p.num_kv_heads, kv_rows * per_thread, &plan.kv_blocks, &plan.rows_per_kv_block);
 }
 
 void plan_tiles(const RopeCacheParams& p, LaunchPlan& plan) {
@@ -222,8 +223,8 @@ void plan_tiles(const RopeCacheParams& p, LaunchPlan& plan) {
     ++plan.tile_parts_log2;
   const int pair = 2 * plan.vector_width;
   plan.tile_dims = ceil_div(ceil_div(p.v_head_size, 1 << plan.tile_parts_log2), pair) * pair;
-  plan.heads_per_tile_block = static_cast<int>(plan.grid_x(p.num_kv_rows) / tiles);
-  plan.tile_blocks = ceil_div(p.num_kv_heads, plan.heads_per_tile_block) << plan.tile_parts_log2;
+  plan.parts_per_tile_block = static_cast<int>(plan.grid_x(p.num_kv_rows) / tiles);
+  plan.tile_blocks = ceil_div(p.num_kv_heads << plan.tile_parts_log2, plan.parts_per_tile_block);
   plan.row_threads = Divisor<uint32_t>(static_cast<uint32_t>(plan.threads_per_row));
   // Whole words, an odd number of them: rows start in different banks of shared memory.
   plan.tile_pitch = (ceil_div(plan.tile_dims * cache_size, 4) | 1) * 4 / cache_size;

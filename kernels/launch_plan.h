@@ -7,14 +7,24 @@ namespace kvrope {
 
 constexpr int kMaxThreadsPerBlock = 512;
 constexpr int kWarp = 32;
+constexpr unsigned kFullWarp = 0xffffffffu;  // all its lanes
 constexpr int kShortVectorBytes = 8, kLongVectorBytes = 16;
-constexpr int kTileTokens = 16;         // as many as fill 16 bytes of fp8
-constexpr int kLaterRowsPerThread = 2;  // that threads of a tile look at (value_tile.cuh)
+constexpr int kTileTokens = 16;  // as many as fill 16 bytes of fp8
 
 // What kernels know of a call while they are compiled (call_form.cuh, compact_params.h): nothing; that it has
 // the usual form; that it has plain options and heads rotated whole, without extensions (extensions.cuh) or
 // with some; that it has plain options, extensions and heads rotated in part.
 enum class CallForm { general, usual, plain, extended, extended_partial };
+
+constexpr bool is_extended(CallForm form) {
+  return form == CallForm::extended || form == CallForm::extended_partial;
+}
+
+// That a thread looks at where the last of a slot is kept (last_of_slot.cuh). Short vectors come in blocks of
+// as many threads as there are rows.
+constexpr int later_rows_per_thread(int vector_bytes) {
+  return vector_bytes <= kShortVectorBytes ? 1 : 2;
+}
 
 struct LaunchPlan {
   int vector_width;  // elements a thread moves at once: a power of two, at most 16 bytes of dtype
@@ -26,12 +36,12 @@ struct LaunchPlan {
   // Blocks that serve rows (thread_work.cuh). grid.y: first those of q, then of k, then of v.
   int tokens_per_block;  // blockDim.x
   int threads_per_row;   // blockDim.y: one for each slice of a row (slice_dims.cuh); a power of two from 2
-                         // on if normed or keeps_last_of_slot
+                         // on if normed or keeps_last_of_slot: blocks are whole warps then
   int rows_at_once;      // blockDim.z: heads of a token that a block serves at the same time
   int q_blocks, rows_per_q_block;
   int kv_blocks, rows_per_kv_block;  // as many for k as for v
-  int kv_rows_at_once;               // the other rows of a block are watchers (last_of_slot.cuh)
 
+  int num_lookers;            // threads that look at later rows together: of a warp, or of a block
   uint32_t distances_in_row;  // bits: distances between a warp's lanes of one normed row (row_sum.cuh)
   Divisor<uint32_t> q_heads_per_group;  // of one KV head
 
@@ -43,12 +53,11 @@ struct LaunchPlan {
   int tile_parts_log2;  // of the parts into which heads are divided, each in tiles of its own
   int tile_dims;        // head dimensions of a part; the last ones may have fewer, or none
   int tile_pitch;       // elements of the cache between rows of a tile in shared memory
-  int heads_per_tile_block;
-  Divisor<uint32_t> num_tiles;    // of one head
+  int parts_per_tile_block;
+  Divisor<uint32_t> num_tiles;    // of one part
   Divisor<uint32_t> row_threads;  // threads_per_row
 
   KVROPE_HOST_DEVICE int num_threads() const { return tokens_per_block * threads_per_row * rows_at_once; }
-  KVROPE_HOST_DEVICE int num_watchers() const { return threads_per_row * (rows_at_once - kv_rows_at_once); }
 
   int grid_x(int64_t num_kv_rows) const {
     return static_cast<int>((num_kv_rows + tokens_per_block - 1) / tokens_per_block);

@@ -4,6 +4,7 @@
 
 #include "extensions.cuh"
 #include "head_slice.cuh"
+#include "instruction_order.cuh"
 #include "launch_plan.h"
 
 namespace kvrope {
@@ -35,9 +36,7 @@ class QueryOutput {
   __device__ __forceinline__ void invert_scale() {
     if (!is_fp8()) return;
     reciprocal_ = Scale(scale_, false).reciprocal;
-#ifdef __CUDA_ARCH__
-    asm volatile("" : "+f"(reciprocal_));  // or the compiler divides where the angles have been waited for
-#endif
+    work_out_now(reciprocal_);  // or the compiler divides where the angles have been waited for
   }
 
   __device__ __forceinline__ void store(const SliceDims& dims, const HeadSlice<T, kVec>& x) const {

@@ -128,9 +128,10 @@ __device__ __forceinline__ bool stores(bool has_slice) {
 }
 
 // In each of these the elements of the first row and the scheduler's numbers are loaded first, before
-// anything waits for one of them. The next row is loaded as soon as its registers are free. Threads without
-// work go as far as the vote on the slot where there is one (last_of_slot.cuh). Threads that have no slice of
-// a row take part in its norm: they go along with the first slice and store nothing.
+// anything waits for one of them. Threads of k and v that have no work return behind the loads: the compiler
+// does not move what waits above that. The next row is loaded as soon as its registers are free. Threads
+// without work go as far as the vote on the slot where there is one (last_of_slot.cuh). Threads that have no
+// slice of a row take part in its norm: they go along with the first slice and store nothing.
 
 template <typename T, int kVec, bool kIsNeox, Presence kNorm, Presence kAxes, Presence kFp8, typename Params,
           typename Index>
@@ -179,7 +180,7 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
   const bool has_slice = has_slice_of_row<kNorm>(dims);
   const bool is_normed = is_present<kNorm>(p.k_weight.data != nullptr) && is_token(p, work.token);
   const bool has_work = work.head < work.end && (has_slice || is_normed);
-  if (work.token >= p.num_kv_rows || !(has_work || plan.keeps_last_of_slot)) return;
+  if (work.token >= p.num_kv_rows) return;
   if (kNorm != Presence::never && !has_slice) {
     dims = dims_of_slice<kVec>(p, kIsNeox, is_token(p, work.token), 0);
   }
@@ -189,15 +190,17 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
   HeadSlice<T, kVec> x;
   if (has_work) x = load_slice<T, kVec>(from, p.k.dim_stride, dims);
   const PendingKvRow<Params, kAxes> row(p, work.token);
+  const auto later = later_slots_of_thread<kVec * sizeof(T)>(p, plan, work.token);
   const PendingScale<T, CacheT, Params> pending_scale(p.k_scale, work.head, has_work);
   const HeadNorm<T, kVec, kNorm, Params> norm(p, plan, p.k_weight, dims, is_normed);
   SliceRotation<kIsNeox, kVec, Params, kAxes> rotation(p, dims);
-  const bool sees_one = sees_later_row(p, plan, work.token, row.pending_slot());
 
+  if (!(has_work || plan.keeps_last_of_slot)) return;
   const CheckedPosition<Index, kNumAxesOf<kAxes>> position = row.position(p);
   rotation.load(position);
   const CheckedIndex<Index> slot = row.slot(p);
   CacheScale scale = pending_scale.scale(p);
+  const bool sees_one = later.contain(p, row.pending_slot());
   const bool is_cached = !is_superseded(p, plan, work.token, slot, sees_one) && slot.is_valid;
   if (!has_work) return;
   if (!position.is_valid || !(slot.is_valid || row.is_padding(p))) {
@@ -227,21 +230,24 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
 }
 
 // Slice is ValueVectors or ValueElements.
-template <typename T, typename CacheT, typename Slice, Presence kAxes, typename Params, typename Index>
+template <typename T, typename CacheT, int kVec, typename Slice, Presence kAxes, typename Params,
+          typename Index>
 __device__ __forceinline__ void value_rows(const Params& p, const LaunchPlan& plan,
                                            const RowWork<Index>& work) {
   Slice x(p, plan, work.slice);
   const bool has_work = work.head < work.end && !x.is_empty();
-  if (work.token >= p.num_kv_rows || !(has_work || plan.keeps_last_of_slot)) return;
+  if (work.token >= p.num_kv_rows) return;
   const T* from = head_of<const T>(p.v, work.token, work.head);
   wait_for_earlier_kernels();
   if (has_work) x.load(from);
   const PendingKvRow<Params, kAxes> row(p, work.token);
+  const auto later = later_slots_of_thread<kVec * sizeof(T)>(p, plan, work.token);
   const PendingScale<T, CacheT, Params> pending_scale(p.v_scale, work.head, has_work);
-  const bool sees_one = sees_later_row(p, plan, work.token, row.pending_slot());
 
+  if (!(has_work || plan.keeps_last_of_slot)) return;
   const CheckedIndex<Index> slot = row.slot(p);
   CacheScale scale = pending_scale.scale(p);
+  const bool sees_one = later.contain(p, row.pending_slot());
   if (is_superseded(p, plan, work.token, slot, sees_one) || !has_work) return;
   if (!slot.is_valid || !row.position(p).is_valid) return;
   CacheT* cache = cache_row<CacheT>(p.value_cache, p.block_size, slot.value, work.head);
@@ -266,8 +272,7 @@ __global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)
   let_next_kernel_start();
   int block = static_cast<int>(blockIdx.y);
   if (block < plan.q_blocks) {
-    const RowWork<Index> rows =
-        rows_of_thread<Index>(plan, block, plan.rows_per_q_block, plan.rows_at_once, p.num_q_heads);
+    const RowWork<Index> rows = rows_of_thread<Index>(plan, block, plan.rows_per_q_block, p.num_q_heads);
     return with_extensions<Params, kHasShortVectors>(
         [&](auto norm, auto axes, auto fp8) {
           query_rows<T, kVec, kIsNeox, norm(), axes(), fp8()>(p, plan, rows);
@@ -276,7 +281,7 @@ __global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)
   }
   block -= plan.q_blocks;
   const auto rows_of_kv = [&] {
-    return rows_of_thread<Index>(plan, block, plan.rows_per_kv_block, plan.kv_rows_at_once, p.num_kv_heads);
+    return rows_of_thread<Index>(plan, block, plan.rows_per_kv_block, p.num_kv_heads);
   };
   if (block < plan.kv_blocks) {
     return with_extensions<Params, kHasShortVectors>(
@@ -291,8 +296,8 @@ __global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)
       [&](auto axes) {
         using Vectors = ValueVectors<T, CacheT, kVec, Params>;
         using Elements = ValueElements<T, CacheT, kVec, Params>;
-        plan.values_are_apart ? value_rows<T, CacheT, Elements, axes()>(p, plan, rows_of_kv())
-                              : value_rows<T, CacheT, Vectors, axes()>(p, plan, rows_of_kv());
+        plan.values_are_apart ? value_rows<T, CacheT, kVec, Elements, axes()>(p, plan, rows_of_kv())
+                              : value_rows<T, CacheT, kVec, Vectors, axes()>(p, plan, rows_of_kv());
       },
       p.pos_axis_stride != 0);
 }

@@ -30,7 +30,7 @@ struct BasicHeadRows {  // (rows, heads, head size)
 template <typename Index>
 struct BasicIndexArray {  // (size,) of int32 or int64
   const void* data;
-  Index size, stride;
+  Index size, byte_stride;
   bool is_int64;
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "extensions.cuh"
+#include "instruction_order.cuh"
 #include "slots.cuh"
 
 namespace kvrope {
@@ -14,14 +15,12 @@ class PendingIndex {
  public:
   PendingIndex() = default;
 
-  // -1 where it is not inside.
+  // Below no limit where it is not inside.
   __device__ __forceinline__ PendingIndex(const BasicIndexArray<Index>& array, Index i, bool is_inside) {
-    const Index stride_bytes = array.stride << (array.is_int64 ? 3 : 2);
-    const auto* from =
-        reinterpret_cast<const uint32_t*>(static_cast<const char*>(array.data) + product(i, stride_bytes));
-    if (!is_inside) return;
-    low_ = from[0];
-    high_ = array.is_int64 ? from[1] : kIsWide ? sign_of(low_) : 0;
+    const char* from = static_cast<const char*>(array.data) + product(i, array.byte_stride);
+    low_ = load_word_if(is_inside, from, 0xffffffffu);
+    high_ = load_word_if(is_inside && array.is_int64, from + 4, 0);
+    if (kIsWide && !array.is_int64) high_ = sign_of(low_);
   }
 
   __device__ __forceinline__ bool is_below(Index limit) const {

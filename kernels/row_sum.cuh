@@ -7,8 +7,6 @@
 
 namespace kvrope {
 
-constexpr unsigned kFullWarp = 0xffffffffu;
-
 // The lanes of a row are those whose numbers differ in the bits of `distances` alone. All lanes of the warp
 // come here equally often, but for those that have returned: a shuffle does not wait for these, and what it
 // reads from them is not used.

@@ -10,9 +10,8 @@ namespace kvrope {
 
 template <typename Index>
 KVROPE_HOST_DEVICE int64_t load_index(const BasicIndexArray<Index>& array, Index i) {
-  const int64_t at = product(i, array.stride);
-  return array.is_int64 ? static_cast<const int64_t*>(array.data)[at]
-                        : static_cast<int64_t>(static_cast<const int32_t*>(array.data)[at]);
+  const void* at = static_cast<const char*>(array.data) + product(i, array.byte_stride);
+  return array.is_int64 ? *static_cast<const int64_t*>(at) : int64_t{*static_cast<const int32_t*>(at)};
 }
 
 // The slot of a row in the cache, or -1 where the row is not cached for whatever reason: tested before the
@@ -72,7 +71,7 @@ KVROPE_HOST_DEVICE int64_t saturated_sum(int64_t a, int64_t b) {
 template <typename Index>
 KVROPE_HOST_DEVICE BasicIndexArray<Index> pos_of_axis(const BasicRopeCacheParams<Index>& p, int axis) {
   const int64_t offset = product(static_cast<Index>(axis), p.pos_axis_stride) * (p.pos.is_int64 ? 8 : 4);
-  return {static_cast<const char*>(p.pos.data) + offset, p.pos.size, p.pos.stride, p.pos.is_int64};
+  return {static_cast<const char*>(p.pos.data) + offset, p.pos.size, p.pos.byte_stride, p.pos.is_int64};
 }
 
 template <typename Index>

@@ -2,8 +2,7 @@
 //
 //   grid.y    blocks of q | blocks of k | blocks of v, or the tiles of value_tile.cuh
 //   grid.x    tokens, tokens_per_block at a time
-//   thread    x = token of the block, y = slice of a row, z = row; the upper half of z in blocks of k and v
-//             watches where the last of a slot is kept (last_of_slot.cuh)
+//   thread    x = token of the block, y = slice of a row, z = row
 //
 //                    z = 0              1              2      ...
 //   block of q     [ head 0          ][ head 1       ][ head 2       ]    128 bf16 a head, 8 bytes a vector
@@ -32,13 +31,11 @@ struct RowWork {
 // `block` counts from the first that serves these rows.
 template <typename Index>
 __device__ __forceinline__ RowWork<Index> rows_of_thread(const LaunchPlan& plan, int block,
-                                                         int rows_per_block, int rows_at_once,
-                                                         int num_heads) {
+                                                         int rows_per_block, int num_heads) {
   const int first = block * rows_per_block, end = first + rows_per_block;
-  const int row = static_cast<int>(threadIdx.z);
   return {static_cast<Index>(blockIdx.x) * static_cast<Index>(plan.tokens_per_block) + threadIdx.x,
-          static_cast<int>(threadIdx.y), row < rows_at_once ? first + row : num_heads,
-          end < num_heads ? end : num_heads, rows_at_once};
+          static_cast<int>(threadIdx.y), first + static_cast<int>(threadIdx.z),
+          end < num_heads ? end : num_heads, plan.rows_at_once};
 }
 
 }  // namespace kvrope

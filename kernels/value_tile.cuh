@@ -35,20 +35,19 @@ struct ValueTile {
   int first_dim, num_dims;
 };
 
-// Blocks of one blockIdx.y serve one part of the tiles of heads_per_tile_block heads, one head after the
-// other.
+// Blocks of one blockIdx.y serve the tiles of parts_per_tile_block parts, one part after the other: head 0
+// has the first ones.
 template <typename Index>
 __device__ __forceinline__ ValueTile<Index> tile_of_block(const BasicRopeCacheParams<Index>& p,
                                                           const LaunchPlan& plan, int block_y) {
-  const uint32_t nth_head = plan.num_tiles.quotient(blockIdx.x);
-  const Index tile = blockIdx.x - nth_head * plan.num_tiles.divisor;
-  const int group = block_y >> plan.tile_parts_log2, part = block_y - (group << plan.tile_parts_log2);
-  const int head = group * plan.heads_per_tile_block + static_cast<int>(nth_head);
+  const int nth = static_cast<int>(plan.num_tiles.quotient(blockIdx.x));
+  const Index tile = blockIdx.x - static_cast<uint32_t>(nth) * plan.num_tiles.divisor;
+  const int nth_part = block_y * plan.parts_per_tile_block + nth;
+  const int head = nth_part >> plan.tile_parts_log2, part = nth_part - (head << plan.tile_parts_log2);
   const Index first = tile * kTileTokens, tokens = kTileTokens;
   const Index left = p.num_kv_rows - first;
   const int first_dim = part * plan.tile_dims, dims_left = p.v_head_size - first_dim;
-  const bool exists =
-      static_cast<int>(nth_head) < plan.heads_per_tile_block && head < p.num_kv_heads && dims_left > 0;
+  const bool exists = nth < plan.parts_per_tile_block && head < p.num_kv_heads && dims_left > 0;
   return {first, exists ? static_cast<int>(left < tokens ? left : tokens) : 0, head, first_dim,
           dims_left < plan.tile_dims ? dims_left : plan.tile_dims};
 }
@@ -66,48 +65,27 @@ __device__ __forceinline__ int64_t place_of(const Params& p, const PendingKvRow<
          product(static_cast<Index>(tile.first_dim), layout.dim_outer_stride);
 }
 
-// In calls that keep the last of a slot (last_of_slot.cuh): the slots of all later rows, each with one thread
-// of the tile. They are on their way at the same time as v.
-template <typename Params>
-class LaterSlots {
- public:
-  using Index = IndexOf<Params>;
-
-  __device__ __forceinline__ LaterSlots(const Params& p, const LaunchPlan& plan, Index first_token,
-                                        int thread)
-      : first_(thread + 1), step_(plan.num_threads()) {
-#pragma unroll
-    for (int j = 0; j < kLaterRowsPerThread; ++j) {
-      const Index row = first_token + static_cast<Index>(first_ + j * step_);
-      const bool is_inside = plan.keeps_last_of_slot && row < p.slot_mapping.size;
-      slots_[j] = behind_window(p, PendingIndex<Index>(p.slot_mapping, row, is_inside));
-    }
-  }
-
-  // Whether one of these rows may ask for the slot of a token before it, by the lower halves of the tokens'
-  // slots: goes_to_later_row decides. Four at a time: instructions that are fetched once take longer than
-  // those that run again.
-  __device__ __forceinline__ bool may_ask_for_one(const Params& p, const uint4* low_slots) const {
-    bool may_ask = false;
+// In calls that keep the last of a slot (last_of_slot.cuh): whether one of the later rows that a thread looks
+// at may ask for the slot of a token before it, by the lower halves of the tokens' slots: goes_to_later_row
+// decides. Four at a time: instructions that are fetched once take longer than those that run again.
+template <typename Params, int kCount>
+__device__ __forceinline__ bool may_ask_for_one(const Params& p, const LaterSlots<Params, kCount>& later,
+                                                const uint4* low_slots) {
+  bool may_ask = false;
 #pragma unroll 1
-    for (int token = 0; token < kTileTokens; token += 4) {
-      const uint4 slots = low_slots[token / 4];
+  for (int token = 0; token < kTileTokens; token += 4) {
+    const uint4 slots = low_slots[token / 4];
 #pragma unroll
-      for (int j = 0; j < kLaterRowsPerThread; ++j) {
-        const int num_before = first_ + j * step_ - token;
-        const uint32_t later = slots_[j].low_half();
-        const bool is_one = (num_before > 0 && slots.x == later) || (num_before > 1 && slots.y == later) ||
-                            (num_before > 2 && slots.z == later) || (num_before > 3 && slots.w == later);
-        may_ask |= is_one && slots_[j].is_below(p.num_slots);
-      }
+    for (int j = 0; j < kCount; ++j) {
+      const int num_before = later.distance(j) - token;
+      const uint32_t slot = later.slots[j].low_half();
+      const bool is_one = (num_before > 0 && slots.x == slot) || (num_before > 1 && slots.y == slot) ||
+                          (num_before > 2 && slots.z == slot) || (num_before > 3 && slots.w == slot);
+      may_ask |= is_one && later.slots[j].is_below(p.num_slots);
     }
-    return may_ask;
   }
-
- private:
-  int first_, step_;  // counted from the first token
-  PendingIndex<Index> slots_[kLaterRowsPerThread];
-};
+  return may_ask;
+}
 
 // Forgets the places of tokens whose slot a later row gets. All threads of the block come here, each with the
 // slot of its own token.
@@ -232,7 +210,8 @@ __device__ __forceinline__ void value_tile(const Params& p, const LaunchPlan& pl
   wait_for_earlier_kernels();
   const bool has_token = thread < tile.num_tokens;
   const PendingKvRow<Params> row(p, tile.first_token + static_cast<Index>(has_token ? thread : 0));
-  const LaterSlots<Params> later(p, plan, tile.first_token, thread);
+  const LaterSlots<Params, later_rows_per_thread(kVec * sizeof(T))> later(p, plan, tile.first_token, thread,
+                                                                          plan.num_threads());
   stage_rows<T, CacheT, kVec>(p, plan, tile, thread, staged);
   if (thread < kTileTokens) {
     places[thread] = has_token ? place_of<Index>(p, row, tile) : -1;
@@ -240,7 +219,7 @@ __device__ __forceinline__ void value_tile(const Params& p, const LaunchPlan& pl
   }
   __syncthreads();
   if (plan.keeps_last_of_slot) {
-    leave_to_later_rows(p, tile, thread, row.slot(p), later.may_ask_for_one(p, low_slots), places);
+    leave_to_later_rows(p, tile, thread, row.slot(p), may_ask_for_one(p, later, low_slots), places);
   }
 
   constexpr int kTokens = TokenGroup<CacheT>::kTokens, kGroups = kTileTokens / kTokens;

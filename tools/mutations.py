@@ -98,8 +98,8 @@ MUTATIONS = [
     ),
     Mutation(
         "weights of 16 bits read as fp32", "device", "kernels/head_norm.cuh",
-        "    } else if (weight_.is_fp32) {\n",
-        "    } else if (!weight_.is_fp32) {\n",
+        "    if (weight_.is_fp32) {\n",
+        "    if (!weight_.is_fp32) {\n",
     ),
     Mutation(
         "half of a row left out of its sum", "device", "kernels/row_sum.cuh",
@@ -272,8 +272,8 @@ MUTATIONS = [
     ),
     Mutation(
         "next row not looked at for the same slot", "device", "kernels/last_of_slot.cuh",
-        "row = token + 1 + watcher;",
-        "row = token + 2 + watcher;",
+        "first(thread + 1), step",
+        "first(thread + 2), step",
     ),
     Mutation(
         "first of two rows of a tile with one slot kept", "device", "kernels/value_tile.cuh",
@@ -282,8 +282,8 @@ MUTATIONS = [
     ),
     Mutation(
         "half of the later rows not looked at for a tile", "device", "kernels/value_tile.cuh",
-        "const int num_before = first_ + j * step_ - token;",
-        "const int num_before = first_ - j * step_ - token;",
+        "const int num_before = later.distance(j) - token;",
+        "const int num_before = later.distance(0) - token;",
     ),
     Mutation(
         "run of slots stored where it is not aligned", "device", "kernels/value_tile.cuh",

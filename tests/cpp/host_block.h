@@ -46,12 +46,21 @@ class HostBlock {
     return block_.result;
   }
 
+  // Whether any lane of the warp that has not returned comes with a vote. All lanes come here, or return.
+  bool wait_for_warp(bool vote) {
+    Warp& warp = warps_[thread() / kLanes];
+    warp.meeting.vote |= vote;
+    ++warp.meeting.num_there;
+    warp.open_if_complete();
+    wait_at(warp.meeting);
+    return warp.meeting.result;
+  }
+
   // The value of the lane whose number differs by these bits, NaN if it has returned. All lanes of the warp
   // come here, or return.
   float exchange(float value, int distance) {
-    const unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
-    const unsigned lane = thread % kLanes;
-    Warp& warp = warps_[thread / kLanes];
+    const unsigned lane = thread() % kLanes;
+    Warp& warp = warps_[thread() / kLanes];
     warp.values[lane] = value;
     ++warp.meeting.num_there;
     warp.open_if_complete();
@@ -61,6 +70,8 @@ class HostBlock {
 
  private:
   static constexpr unsigned kLanes = 32;
+
+  static unsigned thread() { return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x; }
 
   struct Meeting {
     size_t num_there = 0, num_opened = 0;

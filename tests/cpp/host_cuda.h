@@ -51,6 +51,10 @@ inline void __syncthreads() {
 inline int __syncthreads_or(int vote) {
   return host_block.wait_for_block(vote != 0);
 }
+inline int __any_sync(unsigned lanes, int vote) {
+  EXPECT_EQ(lanes, 0xffffffffu);
+  return host_block.wait_for_warp(vote != 0);
+}
 inline float __shfl_xor_sync(unsigned lanes, float value, int distance) {
   EXPECT_EQ(lanes, 0xffffffffu);
   return host_block.exchange(value, distance);

@@ -84,6 +84,7 @@ FusedArguments make_call(const Shape& s) {
     args.slot_mapping[1] = args.slot_mapping[2].item<int64_t>();
     args.slot_mapping[3] = args.slot_mapping[num_slots / 2] =
         args.slot_mapping[num_slots - 1].item<int64_t>();
+    if (s.has_runs) args.slot_mapping[0] = args.slot_mapping[num_slots - 1].item<int64_t>();
     // A tile that shares no other slot.
     if (rows > 40) args.slot_mapping[17] = args.slot_mapping[num_slots - 2].item<int64_t>();
   }
@@ -333,12 +334,13 @@ TEST(KernelOnHost, ExtendedCallsOfPartialHeadsGiveTheBitsOfTheCpuKernel) {
   EXPECT_EQ(expect_same_for(8, 60, partial_shape).extended_partial, 60);
 }
 
-// Rows with one slot in one tile, in different ones, and so far apart that a thread looks at its last row.
-TEST(KernelOnHost, TilesLeaveASlotToTheLastRow) {
+// Rows with one slot side by side and as far apart as rows can be, where a warp looks at all later rows, a
+// block does, or the threads of a tile do.
+TEST(KernelOnHost, FewRowsLeaveASlotToTheLast) {
   at::manual_seed(9);
   Served served;
-  for (const int64_t num_tokens : {129, 200, 256}) {
-    for (const CacheKind kind : {CacheKind::split, CacheKind::shuffled}) {
+  for (const int64_t num_tokens : {5, 32, 33, 34, 64, 65, 66, 128, 129, 200, 256}) {
+    for (const CacheKind kind : {CacheKind::flash, CacheKind::split, CacheKind::shuffled}) {
       for (int options = 0; options < 8; ++options) {
         Shape s{};
         s.num_tokens = num_tokens;

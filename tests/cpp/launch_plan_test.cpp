@@ -47,13 +47,13 @@ void expect_valid_grid(const RopeCacheParams& p) {
   ASSERT_GE(plan.rows_at_once, 1);
   ASSERT_LE(plan.rows_at_once, kMaxBlockZ);
   ASSERT_LE(plan.tokens_per_block * plan.threads_per_row * plan.rows_at_once, kMaxThreadsPerBlock);
-  ASSERT_GE(plan.kv_rows_at_once, 1);
-  ASSERT_LE(plan.kv_rows_at_once, plan.rows_at_once);
-  ASSERT_EQ(plan.keeps_last_of_slot, plan.num_watchers() > 0);
   if (plan.keeps_last_of_slot) {
-    ASSERT_EQ(plan.tokens_per_block, 1) << "the watchers of a block watch one slot";
-    ASSERT_EQ(plan.kv_rows_at_once * plan.threads_per_row % 32, 0)
-        << "a warp serves rows or watches, not both";
+    ASSERT_EQ(plan.tokens_per_block, 1) << "the threads of a block look for one slot";
+    ASSERT_EQ(plan.num_threads() % kWarp, 0) << "all lanes vote";
+    ASSERT_TRUE(plan.num_lookers == kWarp || plan.num_lookers == plan.num_threads());
+    ASSERT_EQ(plan.num_lookers & (plan.num_lookers - 1), 0);
+    ASSERT_GE(later_rows_per_thread(width * size_of(p.dtype)) * plan.num_lookers, p.num_kv_rows - 1)
+        << "each later row has a thread";
   }
   ASSERT_GE(plan.threads_per_row, width == 8   ? most_slices_of_a_row<8>(p)
                                   : width == 4 ? most_slices_of_a_row<4>(p)
@@ -61,12 +61,14 @@ void expect_valid_grid(const RopeCacheParams& p) {
                                                : most_slices_of_a_row<1>(p));
   if (!plan.values_are_tiled) return;
   ASSERT_GE(plan.num_threads(), kTileTokens) << "a thread finds the place of a token";
-  ASSERT_GE(plan.heads_per_tile_block, 1);
-  ASSERT_GE(int64_t{plan.heads_per_tile_block} * (plan.tile_blocks >> plan.tile_parts_log2), p.num_kv_heads);
+  ASSERT_GE(plan.parts_per_tile_block, 1);
+  ASSERT_GE(int64_t{plan.parts_per_tile_block} * plan.tile_blocks,
+            int64_t{p.num_kv_heads} << plan.tile_parts_log2);
   ASSERT_GE(plan.tile_dims << plan.tile_parts_log2, p.v_head_size);
   ASSERT_GE(plan.tile_pitch, plan.tile_dims);
   if (plan.keeps_last_of_slot) {
-    ASSERT_GE(kLaterRowsPerThread * plan.num_threads(), p.num_kv_rows - 1) << "each later row has a thread";
+    ASSERT_GE(later_rows_per_thread(width * size_of(p.dtype)) * plan.num_threads(), p.num_kv_rows - 1)
+        << "each later row has a thread";
   }
   const int pitch_bytes = plan.tile_pitch * size_of(p.cache_dtype);
   ASSERT_EQ(pitch_bytes % 4, 0);

@@ -17,7 +17,7 @@ template <typename T>
 IndexArray index_array(const std::vector<T>& values, int64_t stride = 1) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
   const int64_t size = (static_cast<int64_t>(values.size()) + stride - 1) / stride;
-  return {values.empty() ? nullptr : values.data(), size, stride, sizeof(T) == 8};
+  return {values.empty() ? nullptr : values.data(), size, stride * int64_t{sizeof(T)}, sizeof(T) == 8};
 }
 
 RopeCacheParams params_with(const IndexArray& slot_mapping, int64_t num_slots) {

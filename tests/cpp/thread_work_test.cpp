@@ -46,17 +46,16 @@ void enter_block(const LaunchPlan& plan) {
 
 // How often each (token, head, slice) is served by blocks 0 .. num_blocks - 1.
 void expect_each_slice_once(const RopeCacheParams& p, const LaunchPlan& plan, int num_blocks,
-                            int rows_per_block, int rows_at_once, int num_heads) {
+                            int rows_per_block, int num_heads) {
   enter_block(plan);
   std::vector<int> num_threads(p.num_kv_rows * num_heads * plan.threads_per_row, 0);
   for (int block = 0; block < num_blocks; ++block) {
     for (blockIdx.x = 0; blockIdx.x < static_cast<unsigned>(plan.grid_x(p.num_kv_rows)); ++blockIdx.x) {
-      for (threadIdx.z = 0; threadIdx.z < static_cast<unsigned>(rows_at_once); ++threadIdx.z) {
+      for (threadIdx.z = 0; threadIdx.z < blockDim.z; ++threadIdx.z) {
         for (threadIdx.y = 0; threadIdx.y < blockDim.y; ++threadIdx.y) {
           for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x) {
-            const auto work = rows_of_thread<int64_t>(plan, block, rows_per_block, rows_at_once, num_heads);
-            const auto compact =
-                rows_of_thread<uint32_t>(plan, block, rows_per_block, rows_at_once, num_heads);
+            const auto work = rows_of_thread<int64_t>(plan, block, rows_per_block, num_heads);
+            const auto compact = rows_of_thread<uint32_t>(plan, block, rows_per_block, num_heads);
             ASSERT_EQ(int64_t{compact.token}, work.token);
             ASSERT_EQ(compact.head, work.head);
             ASSERT_LE(work.end, num_heads);
@@ -102,9 +101,8 @@ TEST(ThreadWork, EachSliceHasOneThread) {
           const LaunchPlan plan = plan_launch(p);
           const bool has_many_values = num_rows > 256 || (num_rows > 128 && num_rows * kv_heads > 1024);
           ASSERT_EQ(plan.values_are_tiled, is_split && has_many_values);
-          expect_each_slice_once(p, plan, plan.q_blocks, plan.rows_per_q_block, plan.rows_at_once, q_heads);
-          expect_each_slice_once(p, plan, plan.kv_blocks, plan.rows_per_kv_block, plan.kv_rows_at_once,
-                                 kv_heads);
+          expect_each_slice_once(p, plan, plan.q_blocks, plan.rows_per_q_block, q_heads);
+          expect_each_slice_once(p, plan, plan.kv_blocks, plan.rows_per_kv_block, kv_heads);
           if (plan.values_are_tiled) expect_each_tile_once(p, plan);
           if (HasFatalFailure()) {
             FAIL() << "Tk " << num_rows << " QH " << q_heads << " KH " << kv_heads << " D " << head_size
@@ -125,7 +123,7 @@ TEST(ThreadWork, Halves) {
     LaunchPlan plan = plan_launch(p);
     EXPECT_EQ(plan.kv_blocks, 0);
     EXPECT_EQ(plan.grid_y(p.has_cache), plan.q_blocks);
-    expect_each_slice_once(p, plan, plan.q_blocks, plan.rows_per_q_block, plan.rows_at_once, 71);
+    expect_each_slice_once(p, plan, plan.q_blocks, plan.rows_per_q_block, 71);
 
     for (const bool is_split : {false, true}) {
       p = params_of(num_rows, 0, 3, 128, is_split);
@@ -134,7 +132,7 @@ TEST(ThreadWork, Halves) {
       EXPECT_EQ(plan.q_blocks, 0);
       EXPECT_EQ(plan.grid_y(p.has_cache),
                 plan.kv_blocks + (plan.values_are_tiled ? plan.tile_blocks : plan.kv_blocks));
-      expect_each_slice_once(p, plan, plan.kv_blocks, plan.rows_per_kv_block, plan.kv_rows_at_once, 3);
+      expect_each_slice_once(p, plan, plan.kv_blocks, plan.rows_per_kv_block, 3);
       if (plan.values_are_tiled) expect_each_tile_once(p, plan);
     }
   }
@@ -149,8 +147,8 @@ TEST(ThreadWork, TilesOfBillionsOfTokens) {
       for (const int64_t token : {int64_t{0}, int64_t{17}, num_rows / 3, num_rows - 2, num_rows - 1}) {
         for (const int head : {0, kv_heads / 2, kv_heads - 1}) {
           const int64_t tiles = (num_rows + kTileTokens - 1) / kTileTokens;
-          const int block = head / plan.heads_per_tile_block;
-          blockIdx.x = static_cast<unsigned>(head % plan.heads_per_tile_block * tiles + token / kTileTokens);
+          const int block = head / plan.parts_per_tile_block;
+          blockIdx.x = static_cast<unsigned>(head % plan.parts_per_tile_block * tiles + token / kTileTokens);
           ASSERT_LT(block, plan.tile_blocks);
           ASSERT_LT(blockIdx.x, static_cast<unsigned>(plan.grid_x(num_rows)));
           const ValueTile<int64_t> tile = tile_of_block<int64_t>(p, plan, block);

@@ -87,7 +87,7 @@ const WidthCase kWidthCases[] = {
     {"table_row_stride_of_33_bits", 1, [](P& p) { p.cos_sin.row_stride = int64_t{1} << 32; }},
     {"window_table_of_33_bits", 1,
      [](P& p) { p.has_swa = true, p.swa_slot_mapping.size = int64_t{1} << 32; }},
-    {"slot_stride_of_33_bits", 1, [](P& p) { p.slot_mapping.stride = int64_t{1} << 32; }},
+    {"slot_stride_of_33_bits", 1, [](P& p) { p.slot_mapping.byte_stride = int64_t{1} << 32; }},
     {"weights_of_16_bits", 8,
      [](P& p) {
        p.q_weight = p.k_weight = {at_address(0), 1, false};

@@ -171,7 +171,7 @@ def test_every_feature_with_the_window_table(device: str, layout: str) -> None:
         )
 
 
-@pytest.mark.parametrize("num_tokens", [100, 182, 256, 512])
+@pytest.mark.parametrize("num_tokens", [2, 34, 66, 100, 182, 256, 512])
 @pytest.mark.parametrize("layout", ["flash", "x_split", "shuffled"])
 def test_two_rows_with_one_slot(device: str, layout: str, num_tokens: int) -> None:
     """The last row wins whole, never a mixture: on the CPU in every call, on CUDA in calls of up to 256 rows."""
