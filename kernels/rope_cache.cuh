@@ -128,7 +128,7 @@ __device__ __forceinline__ bool stores(bool has_slice) {
 }
 
 // In each of these the elements of the first row and the scheduler's numbers are loaded first, before
-// anything waits for one of them. Threads of k and v that have no work return behind the loads: the compiler
+// anything waits for one of them. Threads of k and v that have no slice return behind the loads: the compiler
 // does not move what waits above that. The next row is loaded as soon as its registers are free. Threads
 // without work go as far as the vote on the slot where there is one (last_of_slot.cuh). Threads that have no
 // slice of a row take part in its norm: they go along with the first slice and store nothing.
@@ -180,7 +180,7 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
   const bool has_slice = has_slice_of_row<kNorm>(dims);
   const bool is_normed = is_present<kNorm>(p.k_weight.data != nullptr) && is_token(p, work.token);
   const bool has_work = work.head < work.end && (has_slice || is_normed);
-  if (work.token >= p.num_kv_rows) return;
+  if (work.token >= p.num_kv_rows || (work.head >= work.end && !plan.keeps_last_of_slot)) return;
   if (kNorm != Presence::never && !has_slice) {
     dims = dims_of_slice<kVec>(p, kIsNeox, is_token(p, work.token), 0);
   }
@@ -236,7 +236,7 @@ __device__ __forceinline__ void value_rows(const Params& p, const LaunchPlan& pl
                                            const RowWork<Index>& work) {
   Slice x(p, plan, work.slice);
   const bool has_work = work.head < work.end && !x.is_empty();
-  if (work.token >= p.num_kv_rows) return;
+  if (work.token >= p.num_kv_rows || (work.head >= work.end && !plan.keeps_last_of_slot)) return;
   const T* from = head_of<const T>(p.v, work.token, work.head);
   wait_for_earlier_kernels();
   if (has_work) x.load(from);

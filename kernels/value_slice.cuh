@@ -43,7 +43,7 @@ class ValueElements {
   __device__ __forceinline__ ValueElements(const Params& p, const LaunchPlan& plan, int slice)
       : p_(p), first_dim_(slice), step_(plan.threads_per_row) {}
 
-  __device__ __forceinline__ bool is_empty() const { return false; }
+  __device__ __forceinline__ bool is_empty() const { return first_dim_ >= p_.v_head_size; }
 
   __device__ __forceinline__ void load(const T* row) {
 #pragma unroll
