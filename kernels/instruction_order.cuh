@@ -7,18 +7,14 @@
 
 namespace kvrope {
 
-// Has x in registers here, where the compiler would work it out, or read it from the launch's parameters,
-// before its first use. Pointers are to global memory.
+// Has x in a register here, where the compiler would work it out before its first use.
 template <typename T>
 __device__ __forceinline__ void work_out_now([[maybe_unused]] T& x) {
+  static_assert(sizeof(T) == 4);
 #ifdef __CUDA_ARCH__
-  if constexpr (std::is_pointer_v<T>) {
-    asm volatile("" : "+l"(x));
-    __builtin_assume(__isGlobal(x));
-  } else if constexpr (std::is_floating_point_v<T>) {
+  if constexpr (std::is_floating_point_v<T>) {
     asm volatile("" : "+f"(x));
   } else {
-    static_assert(sizeof(T) == 4);
     asm volatile("" : "+r"(x));
   }
 #endif

@@ -4,7 +4,6 @@
 
 #include "extensions.cuh"
 #include "head_slice.cuh"
-#include "instruction_order.cuh"
 #include "rotate.cuh"
 #include "row_indices.cuh"
 
@@ -48,63 +47,37 @@ __device__ __forceinline__ void load_columns(const BasicCosSinTable<Index>& tabl
   }
 }
 
-// Where a thread's cosines and sines are. In plain options, whose table is fp32, at columns counted from a
-// first one that has been added.
-template <typename Index>
-struct AngleColumns {
-  BasicCosSinTable<Index> cosines, sines;
-  int sine_offset, first;
-
-  template <typename Params>
-  __device__ __forceinline__ AngleColumns(const Params& p, int column)
-      : cosines(p.cos_sin),
-        sines(p.cos_sin),
-        sine_offset(static_cast<int>(static_cast<unsigned>(p.rotary_dim) / 2)),
-        first(0) {
-    if constexpr (kHasPlainOptions<Params>) {
-      cosines.data = static_cast<const float*>(p.cos_sin.data) + column;
-      sines.data = static_cast<const float*>(p.cos_sin.data) + column + sine_offset;
-      work_out_now(cosines.data);  // or what does not depend on the position waits for it
-      work_out_now(sines.data);
-      sine_offset = 0;
-      first = column;
-    }
-  }
-};
-
 // Cosines and sines of N columns.
-template <int N, int kPerFrequency, Presence kAxes, typename TableT, typename Params, typename Columns,
-          typename Position>
-__device__ __forceinline__ void load_angles_as(const Params& p, const Columns& from, const Position& position,
-                                               uint32_t axes, int column, float* cos, float* sin) {
-  const int cos_column = column - from.first, sin_column = cos_column + from.sine_offset;
+template <int N, int kPerFrequency, Presence kAxes, typename TableT, typename Params, typename Position>
+__device__ __forceinline__ void load_angles_as(const Params& p, const Position& position, uint32_t axes,
+                                               int column, int sine_offset, float* cos, float* sin) {
   if constexpr (kAxes != Presence::never) {
     // Whether all frequencies of the vector have one axis, as most do where sections lie one after the other.
     constexpr uint32_t kNeighbours = (1u << FrequencyAxes::kBits * (N / kPerFrequency - 1)) - 1;
     const bool is_of_one_axis = ((axes ^ axes >> FrequencyAxes::kBits) & kNeighbours) == 0;
     if (has_axes<kAxes>(p) && !is_of_one_axis) {
-      load_columns<N, kPerFrequency, TableT>(from.cosines, position, axes, cos_column, cos);
-      load_columns<N, kPerFrequency, TableT>(from.sines, position, axes, sin_column, sin);
+      load_columns<N, kPerFrequency, TableT>(p.cos_sin, position, axes, column, cos);
+      load_columns<N, kPerFrequency, TableT>(p.cos_sin, position, axes, column + sine_offset, sin);
       return;
     }
   }
   const auto row = position.on(axes);
-  load_columns<N, TableT>(from.cosines, row, cos_column, cos);
-  load_columns<N, TableT>(from.sines, row, sin_column, sin);
+  load_columns<N, TableT>(p.cos_sin, row, column, cos);
+  load_columns<N, TableT>(p.cos_sin, row, column + sine_offset, sin);
 }
 
-template <int N, int kPerFrequency, Presence kAxes, typename Params, typename Columns, typename Position>
-__device__ __forceinline__ void load_angles(const Params& p, const Columns& from, const Position& position,
-                                            uint32_t axes, int column, float* cos, float* sin) {
+template <int N, int kPerFrequency, Presence kAxes, typename Params, typename Position>
+__device__ __forceinline__ void load_angles(const Params& p, const Position& position, uint32_t axes,
+                                            int column, int sine_offset, float* cos, float* sin) {
   switch (table_dtype(p)) {
     case DType::fp16:
-      load_angles_as<N, kPerFrequency, kAxes, fp16>(p, from, position, axes, column, cos, sin);
+      load_angles_as<N, kPerFrequency, kAxes, fp16>(p, position, axes, column, sine_offset, cos, sin);
       break;
     case DType::bf16:
-      load_angles_as<N, kPerFrequency, kAxes, bf16>(p, from, position, axes, column, cos, sin);
+      load_angles_as<N, kPerFrequency, kAxes, bf16>(p, position, axes, column, sine_offset, cos, sin);
       break;
     default:
-      load_angles_as<N, kPerFrequency, kAxes, float>(p, from, position, axes, column, cos, sin);
+      load_angles_as<N, kPerFrequency, kAxes, float>(p, position, axes, column, sine_offset, cos, sin);
   }
 }
 
@@ -120,11 +93,11 @@ class SliceRotation {
       : p_(p),
         is_rotated_(dims.is_rotated),
         lo_(dims.lo - rotary_dim_offset(p)),
-        hi_(dims.hi - rotary_dim_offset(p)),
-        columns_(p, kIsNeox ? lo_ : half(lo_)) {
+        hi_(dims.hi - rotary_dim_offset(p)) {
     if (!has_axes<kAxes>(p) || !is_rotated_) return;
-    axes_of_lo_ = p.axes.from(static_cast<unsigned>(kIsNeox ? lo_ : half(lo_)));
-    axes_of_hi_ = kLiesAcross ? axes_of_lo_ : p.axes.from(static_cast<unsigned>(half(hi_)));
+    const auto lo = static_cast<unsigned>(lo_), hi = static_cast<unsigned>(hi_);
+    axes_of_lo_ = p.axes.from(kIsNeox ? lo : lo / 2);
+    axes_of_hi_ = kLiesAcross ? axes_of_lo_ : p.axes.from(hi / 2);
   }
 
   // Starts to load the angles of the slice's kVec pairs. In a full-width table the two elements of a pair
@@ -132,14 +105,15 @@ class SliceRotation {
   __device__ __forceinline__ void load(const Position& position) {
     position_ = position;
     if (!is_rotated_ || !position.is_valid || has_full_width_table(p_)) return;
+    const int sine_offset = static_cast<int>(static_cast<unsigned>(p_.rotary_dim) / 2);
     if constexpr (kIsNeox) {
-      load_angles<kVec, 1, kAxes>(p_, columns_, position, axes_of_lo_, lo_, cos_, sin_);
+      load_angles<kVec, 1, kAxes>(p_, position, axes_of_lo_, lo_, sine_offset, cos_, sin_);
     } else if constexpr (kVec == 1) {
-      load_angles<1, 1, kAxes>(p_, columns_, position, axes_of_lo_, half(lo_), cos_, sin_);
+      load_angles<1, 1, kAxes>(p_, position, axes_of_lo_, lo_ / 2, sine_offset, cos_, sin_);
     } else {
       constexpr int kHalf = kVec / 2;
-      load_angles<kHalf, 1, kAxes>(p_, columns_, position, axes_of_lo_, half(lo_), cos_, sin_);
-      load_angles<kHalf, 1, kAxes>(p_, columns_, position, axes_of_hi_, half(hi_), cos_ + kHalf,
+      load_angles<kHalf, 1, kAxes>(p_, position, axes_of_lo_, lo_ / 2, sine_offset, cos_, sin_);
+      load_angles<kHalf, 1, kAxes>(p_, position, axes_of_hi_, hi_ / 2, sine_offset, cos_ + kHalf,
                                    sin_ + kHalf);
     }
   }
@@ -165,10 +139,6 @@ class SliceRotation {
  private:
   static constexpr bool kLiesAcross = kIsNeox || kVec == 1;
 
-  static __device__ __forceinline__ int half(int dim) {
-    return static_cast<int>(static_cast<unsigned>(dim) / 2);
-  }
-
   static __device__ __forceinline__ void rotate_pair(float& first, float& second, float first_cos,
                                                      float first_sin, float second_cos, float second_sin) {
     const float a = first, b = second;
@@ -181,16 +151,14 @@ class SliceRotation {
                                                            uint32_t axes_of_lo, uint32_t axes_of_hi,
                                                            int first_lo, int first_hi, SliceValues<kVec>& x) {
     constexpr int kColumns = kVec < 4 ? kVec : 4, kPerFrequency = kLiesAcross ? 1 : 2;
-    AngleColumns<IndexOf<Params>> columns(p, 0);
-    columns.sine_offset = p.rotary_dim;
 #pragma unroll
     for (int i = 0; i < kVec; i += kColumns) {
       const int shift = FrequencyAxes::kBits * i / kPerFrequency;
       float lo_cos[kColumns], lo_sin[kColumns], hi_cos[kColumns], hi_sin[kColumns];
-      load_angles<kColumns, kPerFrequency, kAxes>(p, columns, position, axes_of_lo >> shift, first_lo + i,
-                                                  lo_cos, lo_sin);
-      load_angles<kColumns, kPerFrequency, kAxes>(p, columns, position, axes_of_hi >> shift, first_hi + i,
-                                                  hi_cos, hi_sin);
+      load_angles<kColumns, kPerFrequency, kAxes>(p, position, axes_of_lo >> shift, first_lo + i,
+                                                  p.rotary_dim, lo_cos, lo_sin);
+      load_angles<kColumns, kPerFrequency, kAxes>(p, position, axes_of_hi >> shift, first_hi + i,
+                                                  p.rotary_dim, hi_cos, hi_sin);
       float *lo = x.lo + i, *hi = x.hi + i;
 #pragma unroll
       for (int j = 0; j < kColumns; ++j) {
@@ -207,7 +175,6 @@ class SliceRotation {
   const Params& p_;
   bool is_rotated_;
   int lo_, hi_;  // counted from the first rotated element
-  AngleColumns<IndexOf<Params>> columns_;
   uint32_t axes_of_lo_ = 0, axes_of_hi_ = 0;
   Position position_;
   float cos_[kVec], sin_[kVec];

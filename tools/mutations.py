@@ -154,8 +154,8 @@ MUTATIONS = [
     ),
     Mutation(
         "axis of the next frequency", "device", "kernels/rotate_slice.cuh",
-        "axes_of_lo_ = p.axes.from(static_cast<unsigned>(kIsNeox ? lo_ : half(lo_)));",
-        "axes_of_lo_ = p.axes.from(static_cast<unsigned>(kIsNeox ? lo_ : half(lo_))) >> FrequencyAxes::kBits;",
+        "axes_of_lo_ = p.axes.from(kIsNeox ? lo : lo / 2);",
+        "axes_of_lo_ = p.axes.from(kIsNeox ? lo : lo / 2) >> FrequencyAxes::kBits;",
     ),
     Mutation(
         "axis of the element, not of the pair", "device", "kernels/rotate_slice.cuh",
