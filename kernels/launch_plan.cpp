@@ -10,9 +10,9 @@ namespace {
 // Measured on an H200. Few rows are a matter of latency, many of bandwidth:
 //
 //   up to kThinRows     short vectors in large blocks, where the form has kernels of them; where single
-//   elements
-//                       are stored, of which a multiprocessor takes one at a time, small blocks, smaller ones
-//                       up to kFewestRows, and half of the threads only look at later rows (last_of_slot.cuh)
+//                       elements are stored, of which a multiprocessor takes one at a time, small blocks,
+//                       smaller ones up to kFewestRows, half of whose threads only look at later rows of k
+//                       and v (last_of_slot.cuh)
 //   up to kFewRows      one row of a head a thread, and beyond while kThreadsAtOnce suffice
 //   from kManyRows on   four, eight of extended calls; in between two. Extended calls, split fp8 keys and few
 //                       heads with short rows come in small blocks
