@@ -283,7 +283,7 @@ MUTATIONS = [
     Mutation(
         "half of the later rows not looked at for a tile", "device", "kernels/value_tile.cuh",
         "const int num_before = later.distance(j) - token;",
-        "const int num_before = later.distance(0) - token;",
+        "const int num_before = later.first - j * later.step - token;",
     ),
     Mutation(
         "run of slots stored where it is not aligned", "device", "kernels/value_tile.cuh",
