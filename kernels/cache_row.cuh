@@ -4,10 +4,24 @@
 #include <type_traits>
 
 #include "call_form.cuh"
+#include "dependent_launch.cuh"
 #include "head_slice.cuh"
 #include "slots.cuh"
 
 namespace kvrope {
+
+// What cache_row() takes besides a slot.
+template <typename Params>
+__device__ __forceinline__ void add_cache(WorkBeforeWait& early, const Params& p,
+                                          const BasicPagedCache<IndexOf<Params>>& cache) {
+  early.add(p.num_slots);
+  early.add(p.block_size.divisor);
+  early.add(cache.data);
+  early.add(cache.layout.block_stride);
+  early.add(cache.layout.head_stride);
+  early.add(cache.layout.offset_outer_stride);
+  early.add(cache.layout.dim_outer_stride);
+}
 
 template <typename CacheT, typename Index>
 __device__ __forceinline__ CacheT* cache_row(const BasicPagedCache<Index>& cache,

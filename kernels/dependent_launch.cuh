@@ -1,6 +1,8 @@
-// Programmatic dependent launch: a kernel may start while earlier ones still run. What does not read device
-// memory (addresses, the launch's parameters) is done before the wait.
+// Programmatic dependent launch: a kernel may start while earlier ones still run, and what it does before it
+// waits for them takes no time where they last.
 #pragma once
+
+#include <cstdint>
 
 namespace kvrope {
 
@@ -16,5 +18,46 @@ __device__ __forceinline__ void wait_for_earlier_kernels() {
   cudaGridDependencySynchronize();
 #endif
 }
+
+// Addresses and parameters that are there before the wait. Left alone, the compiler waits first, then reads
+// parameters, which takes long the first time, and works out addresses next to where they are used. Here a
+// thread would return before the wait if the bits of all were ones, so that it needs them. It never does: the
+// address of an element has a zero among its bits.
+class WorkBeforeWait {
+ public:
+  // Of 16 bits or more.
+  template <typename T>
+  __device__ __forceinline__ WorkBeforeWait(bool is_worth_it, const T* element) : is_worth_it_(is_worth_it) {
+    static_assert(sizeof(T) > 1);
+    add(element);
+  }
+
+  __device__ __forceinline__ void add(const void* address) { add(reinterpret_cast<uint64_t>(address)); }
+  __device__ __forceinline__ void add(int64_t number) { add(static_cast<uint64_t>(number)); }
+  __device__ __forceinline__ void add(int number) { add(static_cast<uint32_t>(number)); }
+  __device__ __forceinline__ void add(uint64_t bits) {
+    add(static_cast<uint32_t>(bits));
+    add(static_cast<uint32_t>(bits >> 32));
+  }
+  __device__ __forceinline__ void add(uint32_t bits) { ones_ &= bits; }
+
+  __device__ __forceinline__ void wait_for_earlier_kernels() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (is_worth_it_) {
+      asm volatile(
+          "{\n\t"
+          ".reg .pred are_ones;\n\t"
+          "setp.eq.u32 are_ones, %0, 0xffffffff;\n\t"
+          "@are_ones exit;\n\t"
+          "}" ::"r"(ones_));
+    }
+    cudaGridDependencySynchronize();
+#endif
+  }
+
+ private:
+  bool is_worth_it_;
+  uint32_t ones_ = 0xffffffffu;  // bits that are ones in all
+};
 
 }  // namespace kvrope

@@ -7,6 +7,7 @@
 
 #include "launch_plan.h"
 #include "row_indices.cuh"
+#include "thread_work.cuh"
 
 namespace kvrope {
 
@@ -42,12 +43,16 @@ struct LaterSlots {
   }
 };
 
-// What a thread of a block that serves rows looks at. Such blocks have one token in calls of few rows.
+// Among the threads of a block that serves rows and look at later ones together. Such blocks have one token
+// in calls of few rows.
+__device__ __forceinline__ int looker_of_block(const LaunchPlan& plan) {
+  return thread_of_block() & (plan.num_lookers - 1);
+}
+
 template <int kVectorBytes, typename Params, typename Index>
 __device__ __forceinline__ auto later_slots_of_thread(const Params& p, const LaunchPlan& plan, Index token) {
-  const int thread = static_cast<int>(threadIdx.z * blockDim.y + threadIdx.y);
-  return LaterSlots<Params, later_rows_per_thread(kVectorBytes)>(
-      p, plan, token, thread & (plan.num_lookers - 1), plan.num_lookers);
+  return LaterSlots<Params, later_rows_per_thread(kVectorBytes)>(p, plan, token, looker_of_block(plan),
+                                                                 plan.num_lookers);
 }
 
 // For a slot that a later row asks for: whether that row will be cached, or leaves it for want of a position.

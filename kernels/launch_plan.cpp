@@ -210,7 +210,8 @@ void plan_rows(const RopeCacheParams& p, LaunchPlan& plan) {
   plan.num_lookers = p.num_kv_rows - 1 <= seen_by_warp ? kWarp : plan.num_threads();
   const int per_thread = rows_per_thread(p, plan);
   divide_rows(p.num_q_heads, plan.rows_at_once * per_thread, &plan.q_blocks, &plan.rows_per_q_block);
-  const int kv_rows = is_thin(p) && plan.values_are_apart ? (plan.rows_at_once + 1) / 2 : plan.rows_at_once;
+  const bool has_large_rows = plan.values_are_apart || plan.threads_per_row >= kWarp;
+  const int kv_rows = is_thin(p) && has_large_rows ? (plan.rows_at_once + 1) / 2 : plan.rows_at_once;
   divide_rows(p.num_kv_heads, kv_rows * per_thread, &plan.kv_blocks, &plan.rows_per_kv_block);
 }
 

@@ -32,6 +32,7 @@ struct LaunchPlan {
   bool use_pdl;
   bool keeps_last_of_slot;  // few rows: of those with one slot the last is kept (last_of_slot.cuh)
   bool values_are_apart;    // head dimensions of the value cache are not neighbours
+  bool values_are_tiled;    // where they are apart, from some number of rows on (value_tile.cuh)
 
   // Blocks that serve rows (thread_work.cuh). grid.y: first those of q, then of k, then of v.
   int tokens_per_block;  // blockDim.x
@@ -45,9 +46,7 @@ struct LaunchPlan {
   uint32_t distances_in_row;  // bits: distances between a warp's lanes of one normed row (row_sum.cuh)
   Divisor<uint32_t> q_heads_per_group;  // of one KV head
 
-  // Where values are apart, tiles serve v from some number of rows on (value_tile.cuh; takes_tiles,
-  // launch_plan.cpp).
-  bool values_are_tiled;
+  // The tiles.
   bool stores_runs;     // neighbouring slots of one head dimension may be stored as 16 bytes
   int tile_blocks;      // grid.y of the tiles
   int tile_parts_log2;  // of the parts into which heads are divided, each in tiles of its own

@@ -127,6 +127,19 @@ __device__ __forceinline__ bool stores(bool has_slice) {
   return kNorm == Presence::never || has_slice;
 }
 
+// Whether work before the wait pays. Where numbers have 64 bits it takes too many registers.
+template <typename Params>
+constexpr bool kHasShortAddresses = sizeof(IndexOf<Params>) == 4;
+
+// Where the scheduler's numbers of a row of k and v are.
+template <typename Params, typename Index>
+__device__ __forceinline__ void add_kv_row(WorkBeforeWait& early, const Params& p, const LaunchPlan& plan,
+                                           Index token) {
+  early.add(place_of_index(p.pos, token));
+  early.add(place_of_index(p.slot_mapping, token));
+  early.add(place_of_index(p.slot_mapping, token + static_cast<Index>(looker_of_block(plan) + 1)));
+}
+
 // In each of these the elements of the first row and the scheduler's numbers are loaded first, before
 // anything waits for one of them. Threads of k and v that have no slice return behind the loads: the compiler
 // does not move what waits above that. The next row is loaded as soon as its registers are free. Threads
@@ -143,7 +156,11 @@ __device__ __forceinline__ void query_rows(const Params& p, const LaunchPlan& pl
   if (work.token >= p.num_tokens || work.head >= work.end || !(has_slice || is_normed)) return;
   if (kNorm != Presence::never && !has_slice) dims = dims_of_slice<kVec>(p, kIsNeox, true, 0);
   const T* from = head_of<const T>(p.q, work.token, work.head);
-  wait_for_earlier_kernels();
+  WorkBeforeWait early(kHasShortAddresses<Params>, from);
+  early.add(place_of_index(p.pos, work.token));
+  early.add(head_of<T>(p.q_out, work.token, work.head));
+  SliceRotation<kIsNeox, kVec, Params, kAxes>::add_to(early, p, dims);
+  early.wait_for_earlier_kernels();
   HeadSlice<T, kVec> x = load_slice<T, kVec>(from, p.q.dim_stride, dims);
   const PendingPosition<Params, kAxes> pending(p, work.token, true);
   QueryOutput<T, kVec, kFp8, Params> output(p, plan, work.token, work.head);
@@ -186,7 +203,12 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
   }
   dims.is_rotated = dims.is_rotated && has_work;
   const T* from = head_of<const T>(p.k, work.token, work.head);
-  wait_for_earlier_kernels();
+  WorkBeforeWait early(kHasShortAddresses<Params>, from);
+  add_kv_row(early, p, plan, work.token);
+  early.add(head_of<T>(p.k_out, work.token, work.head));
+  SliceRotation<kIsNeox, kVec, Params, kAxes>::add_to(early, p, dims);
+  add_cache(early, p, p.key_cache);
+  early.wait_for_earlier_kernels();
   HeadSlice<T, kVec> x;
   if (has_work) x = load_slice<T, kVec>(from, p.k.dim_stride, dims);
   const PendingKvRow<Params, kAxes> row(p, work.token);
@@ -238,7 +260,11 @@ __device__ __forceinline__ void value_rows(const Params& p, const LaunchPlan& pl
   const bool has_work = work.head < work.end && !x.is_empty();
   if (work.token >= p.num_kv_rows || (work.head >= work.end && !plan.keeps_last_of_slot)) return;
   const T* from = head_of<const T>(p.v, work.token, work.head);
-  wait_for_earlier_kernels();
+  WorkBeforeWait early(kHasShortAddresses<Params>, from);
+  add_kv_row(early, p, plan, work.token);
+  early.add(p.cos_sin.num_rows);
+  add_cache(early, p, p.value_cache);
+  early.wait_for_earlier_kernels();
   if (has_work) x.load(from);
   const PendingKvRow<Params, kAxes> row(p, work.token);
   const auto later = later_slots_of_thread<kVec * sizeof(T)>(p, plan, work.token);
@@ -272,7 +298,7 @@ __global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)
   let_next_kernel_start();
   int block = static_cast<int>(blockIdx.y);
   if (block < plan.q_blocks) {
-    const RowWork<Index> rows = rows_of_thread<Index>(plan, block, plan.rows_per_q_block, p.num_q_heads);
+    const RowWork<Index> rows = rows_of_thread<Index>(block, plan.rows_per_q_block, p.num_q_heads);
     return with_extensions<Params, kHasShortVectors>(
         [&](auto norm, auto axes, auto fp8) {
           query_rows<T, kVec, kIsNeox, norm(), axes(), fp8()>(p, plan, rows);
@@ -281,7 +307,7 @@ __global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)
   }
   block -= plan.q_blocks;
   const auto rows_of_kv = [&] {
-    return rows_of_thread<Index>(plan, block, plan.rows_per_kv_block, p.num_kv_heads);
+    return rows_of_thread<Index>(block, plan.rows_per_kv_block, p.num_kv_heads);
   };
   if (block < plan.kv_blocks) {
     return with_extensions<Params, kHasShortVectors>(

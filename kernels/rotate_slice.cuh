@@ -2,6 +2,7 @@
 // what else there is to do is done while they are on their way.
 #pragma once
 
+#include "dependent_launch.cuh"
 #include "extensions.cuh"
 #include "head_slice.cuh"
 #include "rotate.cuh"
@@ -98,6 +99,19 @@ class SliceRotation {
     const auto lo = static_cast<unsigned>(lo_), hi = static_cast<unsigned>(hi_);
     axes_of_lo_ = p.axes.from(kIsNeox ? lo : lo / 2);
     axes_of_hi_ = kLiesAcross ? axes_of_lo_ : p.axes.from(hi / 2);
+  }
+
+  // What of load() is worked out before there is a position.
+  static __device__ __forceinline__ void add_to(WorkBeforeWait& early, const Params& p,
+                                                const SliceDims& dims) {
+    early.add(p.cos_sin.num_rows);
+    early.add(p.cos_sin.row_stride);
+    early.add(p.rotary_dim);
+    if constexpr (kHasPlainOptions<Params>) {
+      early.add(static_cast<const float*>(p.cos_sin.data) + (kIsNeox ? dims.lo : dims.lo / 2));
+    } else {
+      early.add(p.cos_sin.data);
+    }
   }
 
   // Starts to load the angles of the slice's kVec pairs. In a full-width table the two elements of a pair

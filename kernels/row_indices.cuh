@@ -17,7 +17,7 @@ class PendingIndex {
 
   // Below no limit where it is not inside.
   __device__ __forceinline__ PendingIndex(const BasicIndexArray<Index>& array, Index i, bool is_inside) {
-    const char* from = static_cast<const char*>(array.data) + product(i, array.byte_stride);
+    const char* from = place_of_index(array, i);
     low_ = load_word_if(is_inside, from, 0xffffffffu);
     high_ = load_word_if(is_inside && array.is_int64, from + 4, 0);
     if (kIsWide && !array.is_int64) high_ = sign_of(low_);

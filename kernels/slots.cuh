@@ -9,8 +9,13 @@
 namespace kvrope {
 
 template <typename Index>
+KVROPE_HOST_DEVICE const char* place_of_index(const BasicIndexArray<Index>& array, Index i) {
+  return static_cast<const char*>(array.data) + product(i, array.byte_stride);
+}
+
+template <typename Index>
 KVROPE_HOST_DEVICE int64_t load_index(const BasicIndexArray<Index>& array, Index i) {
-  const void* at = static_cast<const char*>(array.data) + product(i, array.byte_stride);
+  const void* at = place_of_index(array, i);
   return array.is_int64 ? *static_cast<const int64_t*>(at) : int64_t{*static_cast<const int32_t*>(at)};
 }
 

@@ -28,14 +28,18 @@ struct RowWork {
   int head, end, step;  // heads head, head + step, ... below end
 };
 
+__device__ __forceinline__ int thread_of_block() {
+  return static_cast<int>((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x);
+}
+
 // `block` counts from the first that serves these rows.
 template <typename Index>
-__device__ __forceinline__ RowWork<Index> rows_of_thread(const LaunchPlan& plan, int block,
-                                                         int rows_per_block, int num_heads) {
+__device__ __forceinline__ RowWork<Index> rows_of_thread(int block, int rows_per_block,
+                                                         int num_heads) {
   const int first = block * rows_per_block, end = first + rows_per_block;
-  return {static_cast<Index>(blockIdx.x) * static_cast<Index>(plan.tokens_per_block) + threadIdx.x,
+  return {static_cast<Index>(blockIdx.x) * static_cast<Index>(blockDim.x) + threadIdx.x,
           static_cast<int>(threadIdx.y), first + static_cast<int>(threadIdx.z),
-          end < num_heads ? end : num_heads, plan.rows_at_once};
+          end < num_heads ? end : num_heads, static_cast<int>(blockDim.z)};
 }
 
 }  // namespace kvrope

@@ -206,7 +206,7 @@ __device__ __forceinline__ void value_tile(const Params& p, const LaunchPlan& pl
   CacheT* staged = static_cast<CacheT*>(dynamic_shared_memory());  // kTileTokens rows of tile_pitch elements
   const ValueTile<Index> tile = tile_of_block<Index>(p, plan, block);
   if (tile.num_tokens == 0) return;
-  const int thread = static_cast<int>((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x);
+  const int thread = thread_of_block();
   wait_for_earlier_kernels();
   const bool has_token = thread < tile.num_tokens;
   const PendingKvRow<Params> row(p, tile.first_token + static_cast<Index>(has_token ? thread : 0));

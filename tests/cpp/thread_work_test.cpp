@@ -54,8 +54,8 @@ void expect_each_slice_once(const RopeCacheParams& p, const LaunchPlan& plan, in
       for (threadIdx.z = 0; threadIdx.z < blockDim.z; ++threadIdx.z) {
         for (threadIdx.y = 0; threadIdx.y < blockDim.y; ++threadIdx.y) {
           for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x) {
-            const auto work = rows_of_thread<int64_t>(plan, block, rows_per_block, num_heads);
-            const auto compact = rows_of_thread<uint32_t>(plan, block, rows_per_block, num_heads);
+            const auto work = rows_of_thread<int64_t>(block, rows_per_block, num_heads);
+            const auto compact = rows_of_thread<uint32_t>(block, rows_per_block, num_heads);
             ASSERT_EQ(int64_t{compact.token}, work.token);
             ASSERT_EQ(compact.head, work.head);
             ASSERT_LE(work.end, num_heads);
