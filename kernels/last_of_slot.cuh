@@ -67,12 +67,15 @@ __device__ __noinline__ bool goes_to_later_row(const BasicRopeCacheParams<Index>
 }
 
 // Whether a later row gets the slot of this one. All threads of a block come here, with one token.
-template <typename Params, typename Index>
+template <typename Params, Presence kAxes, typename Index, int kCount>
 __device__ __forceinline__ bool is_superseded(const Params& p, const LaunchPlan& plan, Index token,
-                                              const CheckedIndex<Index>& slot, bool sees_one) {
+                                              const PendingKvRow<Params, kAxes>& row,
+                                              const LaterSlots<Params, kCount>& later) {
+  const bool sees_one = later.contain(p, row.pending_slot());
   if (!plan.keeps_last_of_slot) return false;
   const bool is_asked_for =
       plan.num_lookers == kWarp ? __any_sync(kFullWarp, sees_one) : __syncthreads_or(sees_one);
+  const CheckedIndex<Index> slot = row.slot(p);
   return is_asked_for && slot.is_valid &&
          goes_to_later_row<kNumAxesOf<kMaybeExtended<Params>>, Index>(p, token, slot.value);
 }

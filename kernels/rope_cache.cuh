@@ -222,8 +222,7 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
   rotation.load(position);
   const CheckedIndex<Index> slot = row.slot(p);
   CacheScale scale = pending_scale.scale(p);
-  const bool sees_one = later.contain(p, row.pending_slot());
-  const bool is_cached = !is_superseded(p, plan, work.token, slot, sees_one) && slot.is_valid;
+  const bool is_cached = !is_superseded(p, plan, work.token, row, later) && slot.is_valid;
   if (!has_work) return;
   if (!position.is_valid || !(slot.is_valid || row.is_padding(p))) {
     serve_faulty_keys<T, kVec, kIsNeox>(p, work, position.is_valid);
@@ -273,8 +272,7 @@ __device__ __forceinline__ void value_rows(const Params& p, const LaunchPlan& pl
   if (!(has_work || plan.keeps_last_of_slot)) return;
   const CheckedIndex<Index> slot = row.slot(p);
   CacheScale scale = pending_scale.scale(p);
-  const bool sees_one = later.contain(p, row.pending_slot());
-  if (is_superseded(p, plan, work.token, slot, sees_one) || !has_work) return;
+  if (is_superseded(p, plan, work.token, row, later) || !has_work) return;
   if (!slot.is_valid || !row.position(p).is_valid) return;
   CacheT* cache = cache_row<CacheT>(p.value_cache, p.block_size, slot.value, work.head);
 #pragma unroll 1

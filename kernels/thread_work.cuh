@@ -34,8 +34,7 @@ __device__ __forceinline__ int thread_of_block() {
 
 // `block` counts from the first that serves these rows.
 template <typename Index>
-__device__ __forceinline__ RowWork<Index> rows_of_thread(int block, int rows_per_block,
-                                                         int num_heads) {
+__device__ __forceinline__ RowWork<Index> rows_of_thread(int block, int rows_per_block, int num_heads) {
   const int first = block * rows_per_block, end = first + rows_per_block;
   return {static_cast<Index>(blockIdx.x) * static_cast<Index>(blockDim.x) + threadIdx.x,
           static_cast<int>(threadIdx.y), first + static_cast<int>(threadIdx.z),
