@@ -11,8 +11,8 @@ namespace {
 //
 //   up to kThinRows     short vectors in large blocks, where the form has kernels of them; where single
 //                       elements are stored, of which a multiprocessor takes one at a time, small blocks,
-//                       smaller ones up to kFewestRows, half of whose threads only look at later rows of k
-//                       and v (last_of_slot.cuh)
+//                       smaller ones up to kFewestRows; there, and where a row takes a warp or more, half of
+//                       the threads of k and v only look at later rows (last_of_slot.cuh)
 //   up to kFewRows      one row of a head a thread, and beyond while kThreadsAtOnce suffice
 //   from kManyRows on   four, eight of extended calls; in between two. Extended calls, split fp8 keys and few
 //                       heads with short rows come in small blocks
@@ -210,8 +210,8 @@ void plan_rows(const RopeCacheParams& p, LaunchPlan& plan) {
   plan.num_lookers = p.num_kv_rows - 1 <= seen_by_warp ? kWarp : plan.num_threads();
   const int per_thread = rows_per_thread(p, plan);
   divide_rows(p.num_q_heads, plan.rows_at_once * per_thread, &plan.q_blocks, &plan.rows_per_q_block);
-  const bool has_large_rows = plan.values_are_apart || plan.threads_per_row >= kWarp;
-  const int kv_rows = is_thin(p) && has_large_rows ? (plan.rows_at_once + 1) / 2 : plan.rows_at_once;
+  const bool halves_kv_rows = is_thin(p) && (plan.values_are_apart || plan.threads_per_row >= kWarp);
+  const int kv_rows = halves_kv_rows ? (plan.rows_at_once + 1) / 2 : plan.rows_at_once;
   divide_rows(p.num_kv_heads, kv_rows * per_thread, &plan.kv_blocks, &plan.rows_per_kv_block);
 }
 
