@@ -99,7 +99,7 @@ def draw_curves(
 ) -> None:
     columns = min(3, len(curves))
     rows = math.ceil(len(curves) / columns)
-    figure, axes = pyplot.subplots(rows, columns, figsize=(5.2 * columns, 3.6 * rows), squeeze=False)
+    figure, axes = pyplot.subplots(rows, columns, figsize=(6.4 * columns, 3.6 * rows), squeeze=False)
     for axis, ((title, swept), lines) in zip(axes.flat, curves.items()):
         floor_styles = itertools.cycle(("--.", ":.", "-."))
         for name, points in sorted(lines.items()):
@@ -118,7 +118,7 @@ def draw_curves(
         axis.set(title=title, xlabel=swept, ylabel=label, yscale=scale)
         axis.set_xscale("log", base=2)
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=7, framealpha=0.4)
+        axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))  # beside the curves
     for axis in list(axes.flat)[len(curves) :]:
         axis.remove()
     save(pyplot, figure, path)
