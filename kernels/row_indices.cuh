@@ -15,11 +15,11 @@ class PendingIndex {
  public:
   PendingIndex() = default;
 
-  // Below no limit where it is not inside.
+  // Below no limit where it is not inside: all bits of it are ones then, or those of its lower half.
   __device__ __forceinline__ PendingIndex(const BasicIndexArray<Index>& array, Index i, bool is_inside) {
     const char* from = place_of_index(array, i);
     low_ = load_word_if(is_inside, from, 0xffffffffu);
-    high_ = load_word_if(is_inside && array.is_int64, from + 4, 0);
+    high_ = load_word_if(is_inside && array.is_int64, from + 4, kIsWide ? 0xffffffffu : 0u);
     if (kIsWide && !array.is_int64) high_ = sign_of(low_);
   }
 
@@ -143,7 +143,8 @@ class PendingKvRow {
 
   __device__ __forceinline__ const PendingIndex<Index>& pending_slot() const { return slot_; }
 
-  // Of a row whose slot is not valid: whether that is no fault.
+  // Of a row whose slot is not valid: whether that is surely no fault. Rows past an int64 slot_mapping are told
+  // from faults where those are recorded.
   __device__ __forceinline__ bool is_padding(const Params& p) const {
     if (asked_for_.value(p.slot_mapping.is_int64) < 0) return true;
     return has_window(p) && asked_for_.is_below(p.swa_slot_mapping.size) &&
