@@ -279,7 +279,7 @@ TEST(KernelOnHost, GivesTheBitsOfTheCpuKernel) {
   EXPECT_GT(served.normed_by_warps, 5);
 }
 
-// Of the usual form, and vectors of 16 bytes fit.
+// With usual options, and vectors of 16 bytes fit.
 Shape usual_shape(Random& random, int) {
   const auto one_of = [&](const std::vector<int64_t>& values) { return kvrope::one_of(random, values); };
   Shape s{};
@@ -430,6 +430,29 @@ TEST(KernelOnHost, MoreHeadsThanBlocks) {
   Served served;
   expect_same_as_cpu_kernel(s, served);
   EXPECT_EQ(served.normed_by_warps, 1);
+}
+
+// Indices that are not read, those of rows past slot_mapping and behind a window table of padding, are below
+// no limit, even where slots are more than 32 bits count. Here all blocks are in one place.
+TEST(KernelOnHost, RowsWithoutASlotAreNotCachedWhateverTheCacheHolds) {
+  for (const bool has_window : {false, true}) {
+    for (const at::ScalarType type : {at::kInt, at::kLong}) {
+      FusedArguments args = small_call({});
+      args.q_out = at::empty_like(args.q), args.k_out = at::empty_like(args.k);
+      args.slot_mapping = at::full({3}, -1, type);
+      if (has_window) args.swa_slot_mapping = at::arange(96, type);
+      const at::Tensor keys = args.key_cache.clone(), values = args.value_cache.clone();
+      RopeCacheParams params = make_params(args);
+      params.num_slots = int64_t{1} << 40;
+      params.key_cache.layout.block_stride = params.value_cache.layout.block_stride = 0;
+      FaultRecord record{};
+      params.fault_record = &record;
+      run_on_host(params);
+      EXPECT_EQ(record.is_claimed, 0) << "padding is no fault";
+      EXPECT_TRUE(is_same_bits(args.key_cache, keys)) << has_window << type;
+      EXPECT_TRUE(is_same_bits(args.value_cache, values)) << has_window << type;
+    }
+  }
 }
 
 TEST(KernelOnHost, RecordsFaults) {
