@@ -10,7 +10,8 @@
 
 namespace kvrope {
 
-// What cache_row() takes besides a slot.
+// The numbers by which a slot of a cache is checked, found and stored to; their neighbours in memory come
+// along.
 template <typename Params>
 __device__ __forceinline__ void add_cache(WorkBeforeWait& early, const Params& p,
                                           const BasicPagedCache<IndexOf<Params>>& cache) {
@@ -30,8 +31,7 @@ __device__ __forceinline__ CacheT* cache_row(const BasicPagedCache<Index>& cache
   return static_cast<CacheT*>(cache.data) + cache.layout.row_offset(at.block, at.offset, head);
 }
 
-// The scale of one head of a cache, where there is one. The fused path multiplies by the reciprocal;
-// match_unfused divides, as a cache writer that runs alone does.
+// The scale of one head of a cache, where there is one (Scale, quantize.cuh).
 class CacheScale {
  public:
   __device__ __forceinline__ CacheScale(bool is_given, float value, bool divides)
@@ -68,12 +68,12 @@ class CacheScale {
   Scale scale_;
 };
 
-// The same as it stands in memory. Calls of the usual form scale fp8 caches alone.
+// The same as it stands in memory. Calls with usual options scale fp8 caches alone.
 template <typename T, typename CacheT, typename Params>
 class PendingScale {
  public:
   __device__ __forceinline__ PendingScale(const ScaleArray& scales, int head, bool is_wanted) {
-    if constexpr (kHasUsualForm<Params> && std::is_same_v<T, CacheT>) return;
+    if constexpr (kHasUsualOptions<Params> && std::is_same_v<T, CacheT>) return;
     is_given_ = is_wanted && scales.data != nullptr;
     if (is_given_) value_ = scales.data[head * scales.head_stride];
   }

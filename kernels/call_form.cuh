@@ -26,12 +26,12 @@ inline constexpr CallForm kFormOf<ExtendedParams> = CallForm::extended;
 template <>
 inline constexpr CallForm kFormOf<ExtendedPartialParams> = CallForm::extended_partial;
 
-// What is certain of calls with these parameters: extensions (extensions.cuh), the usual form, heads rotated
-// whole, plain options (compact_params.h).
+// What is certain of calls with these parameters: extensions (extensions.cuh), usual options, heads rotated
+// whole, plain options (call_options.h).
 template <typename Params>
 constexpr bool kIsExtended = is_extended(kFormOf<Params>);
 template <typename Params>
-constexpr bool kHasUsualForm = kFormOf<Params> != CallForm::general;
+constexpr bool kHasUsualOptions = kFormOf<Params> != CallForm::general;
 template <typename Params>
 constexpr bool kIsRotatedWhole = kFormOf<Params> == CallForm::plain || kFormOf<Params> == CallForm::extended;
 template <typename Params>
@@ -63,17 +63,17 @@ __device__ __forceinline__ bool has_k_out(const Params& p) {
 // Without keys there are no values either: queries are rotated alone.
 template <typename Params>
 __device__ __forceinline__ bool has_keys(const Params& p) {
-  return kHasUsualForm<Params> || p.num_kv_heads > 0;
+  return kHasUsualOptions<Params> || p.num_kv_heads > 0;
 }
 
 template <typename Params>
 __device__ __forceinline__ bool matches_unfused(const Params& p) {
-  return !kHasUsualForm<Params> && p.match_unfused;
+  return !kHasUsualOptions<Params> && p.match_unfused;
 }
 
 template <typename Params>
 __device__ __forceinline__ bool has_full_width_table(const Params& p) {
-  return !kHasUsualForm<Params> && p.cos_sin.is_full_width;
+  return !kHasUsualOptions<Params> && p.cos_sin.is_full_width;
 }
 
 template <typename Params>
@@ -89,13 +89,13 @@ __device__ __forceinline__ int rotary_dim_offset(const Params& p) {
 // Whether a row of k and v has a position and is rotated; the others, KV-only, are final already.
 template <typename Params>
 __device__ __forceinline__ bool is_token(const Params& p, IndexOf<Params> row) {
-  return kHasUsualForm<Params> || row < p.num_tokens;
+  return kHasUsualOptions<Params> || row < p.num_tokens;
 }
 
 // Whether slot_mapping says anything of a row.
 template <typename Params>
 __device__ __forceinline__ bool has_slot(const Params& p, IndexOf<Params> row) {
-  return kHasUsualForm<Params> || (p.has_cache && row < p.slot_mapping.size);
+  return kHasUsualOptions<Params> || (p.has_cache && row < p.slot_mapping.size);
 }
 
 }  // namespace kvrope

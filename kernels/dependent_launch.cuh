@@ -1,5 +1,5 @@
 // Programmatic dependent launch: a kernel may start while earlier ones still run, and what it does before it
-// waits for them takes no time where they last.
+// waits for them is hidden behind them.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,15 @@ __device__ __forceinline__ void wait_for_earlier_kernels() {
 #endif
 }
 
-// Addresses and parameters that are there before the wait. Left alone, the compiler waits first, then reads
-// parameters, which takes long the first time, and works out addresses next to where they are used. Here a
-// thread would return before the wait if the bits of all were ones, so that it needs them. It never does: the
-// address of an element has a zero among its bits.
+// Addresses and parameters that are in registers before the wait. Left alone, the compiler waits first, then
+// reads parameters, which takes long the first time, and works out addresses next to where they are used.
+// Here a thread exits before the wait if all bits of all of them are ones, so that it needs them. It never
+// does: the address of an element of two bytes or more ends in a zero.
 class WorkBeforeWait {
  public:
-  // Of 16 bits or more.
   template <typename T>
   __device__ __forceinline__ WorkBeforeWait(bool is_worth_it, const T* element) : is_worth_it_(is_worth_it) {
-    static_assert(sizeof(T) > 1);
+    static_assert(sizeof(T) > 1, "its address must end in a zero");
     add(element);
   }
 
@@ -51,13 +50,13 @@ class WorkBeforeWait {
           "@are_ones exit;\n\t"
           "}" ::"r"(ones_));
     }
-    cudaGridDependencySynchronize();
 #endif
+    kvrope::wait_for_earlier_kernels();
   }
 
  private:
   bool is_worth_it_;
-  uint32_t ones_ = 0xffffffffu;  // bits that are ones in all
+  uint32_t ones_ = 0xffffffffu;  // the bitwise and of all
 };
 
 }  // namespace kvrope

@@ -37,27 +37,4 @@ KVROPE_HOST_DEVICE constexpr bool is_fp8(DType dtype) {
   return dtype == DType::fp8_e4m3 || dtype == DType::fp8_e5m2;
 }
 
-template <typename T>
-struct DTypeOf;
-template <>
-struct DTypeOf<float> {
-  static constexpr DType value = DType::fp32;
-};
-template <>
-struct DTypeOf<fp16> {
-  static constexpr DType value = DType::fp16;
-};
-template <>
-struct DTypeOf<bf16> {
-  static constexpr DType value = DType::bf16;
-};
-template <>
-struct DTypeOf<fp8_e4m3> {
-  static constexpr DType value = DType::fp8_e4m3;
-};
-template <>
-struct DTypeOf<fp8_e5m2> {
-  static constexpr DType value = DType::fp8_e5m2;
-};
-
 }  // namespace kvrope

@@ -25,7 +25,7 @@ class PendingWeights {
   Vec<T, kVec> weights_;
 };
 
-// The squares of a slice that is the threads' part of the sum: pairs (i, i + D/2).
+// The squares of a slice that is the thread's part of the sum: pairs (i, i + D/2).
 template <int kVec>
 __device__ __forceinline__ float sum_of_squares(const SliceValues<kVec>& x) {
   float sums[kVec];
@@ -78,8 +78,8 @@ class HeadNorm {
   }
 
  private:
-  // Of long vectors, of calls that ask for more and for fp32 weights the registers are needed elsewhere:
-  // these are loaded from the cache for each head.
+  // 16-bit weights of short vectors in extended calls. Elsewhere registers are short: weights are loaded from
+  // the cache again for each head.
   static constexpr bool kHoldsWeights = kNorm == Presence::always && kVec <= 4;
   using Held = PendingWeights<T, kHoldsWeights ? kVec : 1>;
 
@@ -106,7 +106,7 @@ class HeadNorm {
   // At most 16 bytes of weights at once. Their stride is 1 wherever kVec > 1.
   template <typename WeightT>
   __device__ __forceinline__ void multiply_by_loaded(float (&x)[kVec], float factor, int dim) const {
-    constexpr int kChunk = kVec * sizeof(WeightT) <= 16 ? kVec : 16 / static_cast<int>(sizeof(WeightT));
+    constexpr int kChunk = kPerAccess<WeightT, kVec>;
     const WeightT* from = static_cast<const WeightT*>(weight_.data) +
                           (kVec == 1 ? product(static_cast<IndexOf<Params>>(dim), weight_.stride) : dim);
 #pragma unroll

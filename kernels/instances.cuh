@@ -6,24 +6,23 @@
 
 namespace kvrope {
 
-// Calls `use` with the parameters as the instance of a call's form takes them. Vectors of 8 and 16 bytes,
-// those of aligned calls, have instances for plain calls, in 16 bits those of 16 bytes for usual calls, and
-// in the style of newer models both for the two kinds of extended calls.
+// Calls `use` with the parameters as the instance of a call's form takes them.
 template <typename T, int kVec, bool kIsNeox, typename Use>
 auto with_params_of_form(const RopeCacheParams& p, CallForm form, const Use& use) {
   if constexpr (kVec == 1) {
     return use(p);
   } else {
     const CompactParams compact = make_compact(p);
-    if constexpr (kVec * sizeof(T) >= kShortVectorBytes) {
+    constexpr int kElementBytes = sizeof(T), kVectorBytes = kVec * kElementBytes;
+    if constexpr (has_kernels(CallForm::plain, kVectorBytes, kElementBytes, kIsNeox)) {
       if (form == CallForm::plain) return use(PlainParams{compact});
-      if constexpr (kIsNeox && sizeof(T) == 2) {
-        if (form == CallForm::extended) return use(ExtendedParams{compact});
-        if (form == CallForm::extended_partial) return use(ExtendedPartialParams{compact});
-      }
     }
-    if constexpr (kVec * sizeof(T) == kLongVectorBytes && sizeof(T) == 2) {
+    if constexpr (has_kernels(CallForm::usual, kVectorBytes, kElementBytes, kIsNeox)) {
       if (form == CallForm::usual) return use(UsualParams{compact});
+    }
+    if constexpr (has_kernels(CallForm::extended, kVectorBytes, kElementBytes, kIsNeox)) {
+      if (form == CallForm::extended) return use(ExtendedParams{compact});
+      if (form == CallForm::extended_partial) return use(ExtendedPartialParams{compact});
     }
     return use(compact);
   }

@@ -7,7 +7,7 @@
 
 namespace kvrope {
 
-// Has x in a register here, where the compiler would work it out before its first use.
+// Has x in a register from here on, where the compiler would work it out next to its use.
 template <typename T>
 __device__ __forceinline__ void work_out_now([[maybe_unused]] T& x) {
   static_assert(sizeof(T) == 4);

@@ -43,25 +43,32 @@ struct LaterSlots {
   }
 };
 
-// Among the threads of a block that serves rows and look at later ones together. Such blocks have one token
-// in calls of few rows.
-__device__ __forceinline__ int looker_of_block(const LaunchPlan& plan) {
-  return thread_of_block() & (plan.num_lookers - 1);
+// This thread's number among those of its block that look at later rows together. Blocks that serve rows have
+// one token in calls of few rows.
+__device__ __forceinline__ int rank_among_lookers(const LaunchPlan& plan) {
+  return thread_rank() & (plan.num_lookers - 1);
+}
+
+// Where the slot stands of the first later row that this thread looks at.
+template <typename Params, typename Index>
+__device__ __forceinline__ const char* place_of_later_slot(const Params& p, const LaunchPlan& plan,
+                                                           Index token) {
+  return place_of_index(p.slot_mapping, token + static_cast<Index>(rank_among_lookers(plan) + 1));
 }
 
 template <int kVectorBytes, typename Params, typename Index>
 __device__ __forceinline__ auto later_slots_of_thread(const Params& p, const LaunchPlan& plan, Index token) {
-  return LaterSlots<Params, later_rows_per_thread(kVectorBytes)>(p, plan, token, looker_of_block(plan),
+  return LaterSlots<Params, later_rows_per_thread(kVectorBytes)>(p, plan, token, rank_among_lookers(plan),
                                                                  plan.num_lookers);
 }
 
 // For a slot that a later row asks for: whether that row will be cached, or leaves it for want of a position.
-template <int kAxes, typename Index>
+template <int kMaxAxes, typename Index>
 __device__ __noinline__ bool goes_to_later_row(const BasicRopeCacheParams<Index>& p, Index token,
                                                Index slot) {
   for (Index later = token + 1; later < p.slot_mapping.size; ++later) {
     if (cache_slot(p, later) != static_cast<int64_t>(slot)) continue;
-    if (later >= p.num_tokens || is_in_table(p, deciding_position<kAxes>(p, later))) return true;
+    if (later >= p.num_tokens || is_in_table(p, deciding_position<kMaxAxes>(p, later))) return true;
   }
   return false;
 }

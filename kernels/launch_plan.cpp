@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "call_options.h"
 #include "compact_params.h"
 
 namespace kvrope {
@@ -9,13 +10,13 @@ namespace {
 
 // Measured on an H200. Few rows are a matter of latency, many of bandwidth:
 //
-//   up to kThinRows     short vectors in large blocks, where the form has kernels of them; where single
-//                       elements are stored, of which a multiprocessor takes one at a time, small blocks,
-//                       smaller ones up to kFewestRows; there, and where a row takes a warp or more, half of
-//                       the threads of k and v only look at later rows (last_of_slot.cuh)
+//   up to kThinRows     short vectors in kLargeBlock threads where the form has kernels of them; where single
+//                       elements are stored, of which a multiprocessor takes one at a time, kBlock, and
+//                       kSmallBlock up to kFewestRows; there, and where a row takes a warp or more, half of
+//                       the threads of k and v have no row and only look at later ones (last_of_slot.cuh)
 //   up to kFewRows      one row of a head a thread, and beyond while kThreadsAtOnce suffice
 //   from kManyRows on   four, eight of extended calls; in between two. Extended calls, split fp8 keys and few
-//                       heads with short rows come in small blocks
+//                       heads with short rows: kSmallBlock
 constexpr int kFewestRows = 32, kThinRows = 128, kFewRows = 256, kManyRows = 2048;
 constexpr int kSmallBlock = 64, kBlock = 128, kLargeBlock = 256;
 // Of 384 rows with 48 heads of 8 slices: about as many threads as 132 multiprocessors hold.
@@ -125,10 +126,14 @@ int slices_of_row(const RopeCacheParams& p, int vector_width) {
   return ceil_div(std::max(p.head_size, p.v_head_size), 2 * vector_width);
 }
 
-// For votes, which take whole warps and as many threads as are planned for a block (last_of_slot.cuh), and
-// for the sum of a norm (row_sum.cuh).
+// A power of two for votes, which take whole warps (last_of_slot.cuh), and for the sum of a norm
+// (row_sum.cuh); large enough that kMaxRowsAtOnce rows fill the largest block.
 int power_of_two_of_threads(int slices) {
   return power_of_two_from(std::max(slices, kLargeBlock / kMaxRowsAtOnce));
+}
+
+bool has_kernels_of(const RopeCacheParams& p, CallForm form, int width) {
+  return has_kernels(form, width * size_of(p.dtype), size_of(p.dtype), p.is_neox);
 }
 
 // Where heads are normed every thread of a row must have a slice (has_slice_of_row).
@@ -136,27 +141,22 @@ bool is_extended_with(const RopeCacheParams& p, int width) {
   const int slices = slices_of_row(p, width);
   const bool has_pairs = p.head_size % (2 * width) == 0;
   const bool fills_threads = slices == power_of_two_of_threads(slices);
-  return width * size_of(p.dtype) >= kShortVectorBytes && p.dtype != DType::fp32 && p.is_neox &&
-         has_plain_options(p) && has_extensions(p) && has_pairs && slices <= kWarp &&
-         (fills_threads || !is_normed(p));
-}
-
-// The usual form has kernels of long vectors, in 16 bits.
-bool is_usual_with(const RopeCacheParams& p, int width) {
-  return width * size_of(p.dtype) == kLongVectorBytes && p.dtype != DType::fp32 && has_usual_form(p) &&
-         !has_extensions(p);
+  return has_kernels_of(p, CallForm::extended, width) && has_plain_options(p) && has_extensions(p) &&
+         has_pairs && slices <= kWarp && (fills_threads || !is_normed(p));
 }
 
 CallForm form_with(const RopeCacheParams& p, int width) {
   if (is_extended_with(p, width))
     return is_rotated_whole(p) ? CallForm::extended : CallForm::extended_partial;
-  const bool is_plain = has_plain_options(p) && is_rotated_whole(p) && !has_extensions(p);
-  if (is_plain && width * size_of(p.dtype) >= kShortVectorBytes) return CallForm::plain;
-  return is_usual_with(p, width) ? CallForm::usual : CallForm::general;
+  if (has_extensions(p)) return CallForm::general;
+  const bool is_plain = has_plain_options(p) && is_rotated_whole(p);
+  if (is_plain && has_kernels_of(p, CallForm::plain, width)) return CallForm::plain;
+  const bool is_usual = has_usual_options(p) && has_kernels_of(p, CallForm::usual, width);
+  return is_usual ? CallForm::usual : CallForm::general;
 }
 
 // Few rows get short vectors, but for calls whose form has kernels of long ones alone. With extensions long
-// ones are for extended calls (is_extended_with): those of many rows, and those of few whose short vectors
+// ones are for extended calls (is_extended_with): those of more rows, and those of few whose short vectors
 // would need more than a warp.
 int vector_width_for(const RopeCacheParams& p) {
   const int widest = widest_vector(p), thin = std::min(widest, kShortVectorBytes / size_of(p.dtype));
@@ -178,9 +178,9 @@ int threads_per_block(const RopeCacheParams& p, const LaunchPlan& plan) {
   return is_many(p) && (is_extended(plan.form) || has_short_rows || is_split_fp8) ? kSmallBlock : kBlock;
 }
 
-// In calls of more than kFewRows rows. Where keys are split, 16 bytes a slot as a rule, lanes of two tokens
-// fill whole sectors if their slots are neighbours. Elsewhere a block has two, or four, if it has threads for
-// more rows than k and v have (queries alone have none), and two in extended calls of many rows.
+// One in calls of up to kFewRows rows. Four for many rows of few heads. Two where keys are split, 16 bytes a
+// slot as a rule: lanes of two tokens fill whole sectors if their slots are neighbours; where a block has
+// threads for more rows than k and v have (queries alone have none); and in extended calls of many rows.
 int tokens_per_block(const RopeCacheParams& p, const LaunchPlan& plan, int rows) {
   // The tokens of a warp go through the sum of a norm together (row_sum.cuh): KV-only rows do not.
   const bool fits_warp =
@@ -244,7 +244,6 @@ int widest_vector(const RopeCacheParams& params) {
 LaunchPlan plan_launch(const RopeCacheParams& p) {
   LaunchPlan plan{};
   plan.vector_width = vector_width_for(p);
-  plan.use_pdl = true;
   plan.keeps_last_of_slot = p.has_cache && p.num_kv_rows <= kFewRows && p.slot_mapping.size > 1;
   plan.form = form_with(p, plan.vector_width);
   plan.values_are_apart = p.has_cache && !p.value_cache.layout.has_contiguous_dims(2);

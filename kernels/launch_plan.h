@@ -11,17 +11,36 @@ constexpr unsigned kFullWarp = 0xffffffffu;  // all its lanes
 constexpr int kShortVectorBytes = 8, kLongVectorBytes = 16;
 constexpr int kTileTokens = 16;  // as many as fill 16 bytes of fp8
 
-// What kernels know of a call while they are compiled (call_form.cuh, compact_params.h): nothing; that it has
-// the usual form; that it has plain options and heads rotated whole, without extensions (extensions.cuh) or
-// with some; that it has plain options, extensions and heads rotated in part.
-enum class CallForm { general, usual, plain, extended, extended_partial };
+// What kernels know of a call while they are compiled (call_form.cuh), in the terms of call_options.h.
+enum class CallForm {
+  general,           // nothing
+  usual,             // usual options, no extensions
+  plain,             // plain options, heads rotated whole, no extensions
+  extended,          // plain options, heads rotated whole, some extensions
+  extended_partial,  // plain options, heads rotated in part, some extensions
+};
 
 constexpr bool is_extended(CallForm form) {
   return form == CallForm::extended || form == CallForm::extended_partial;
 }
 
-// That a thread looks at where the last of a slot is kept (last_of_slot.cuh). Short vectors come in blocks of
-// as many threads as there are rows.
+// Which forms have kernels of their own, by the bytes of a vector and of one of its elements.
+constexpr bool has_kernels(CallForm form, int vector_bytes, int element_bytes, bool is_neox) {
+  switch (form) {
+    case CallForm::plain:
+      return vector_bytes >= kShortVectorBytes;
+    case CallForm::usual:
+      return vector_bytes == kLongVectorBytes && element_bytes == 2;
+    case CallForm::extended:
+    case CallForm::extended_partial:
+      return vector_bytes >= kShortVectorBytes && element_bytes == 2 && is_neox;
+    default:
+      return true;
+  }
+}
+
+// How many later rows a thread looks at where the last of a slot is kept (last_of_slot.cuh). Blocks of short
+// vectors have at least a thread for each.
 constexpr int later_rows_per_thread(int vector_bytes) {
   return vector_bytes <= kShortVectorBytes ? 1 : 2;
 }
@@ -29,14 +48,14 @@ constexpr int later_rows_per_thread(int vector_bytes) {
 struct LaunchPlan {
   int vector_width;  // elements a thread moves at once: a power of two, at most 16 bytes of dtype
   CallForm form;
-  bool use_pdl;
+  bool use_pdl;             // set by launch_rope_cache, for it depends on the device
   bool keeps_last_of_slot;  // few rows: of those with one slot the last is kept (last_of_slot.cuh)
   bool values_are_apart;    // head dimensions of the value cache are not neighbours
   bool values_are_tiled;    // where they are apart, from some number of rows on (value_tile.cuh)
 
   // Blocks that serve rows (thread_work.cuh). grid.y: first those of q, then of k, then of v.
   int tokens_per_block;  // blockDim.x
-  int threads_per_row;   // blockDim.y: one for each slice of a row (slice_dims.cuh); a power of two from 2
+  int threads_per_row;   // blockDim.y: one for each slice of a row (slice_dims.cuh); a power of two from 4
                          // on if normed or keeps_last_of_slot: blocks are whole warps then
   int rows_at_once;      // blockDim.z: heads of a token that a block serves at the same time
   int q_blocks, rows_per_q_block;

@@ -47,7 +47,7 @@ bool device_has_pdl() {
 cudaError_t launch_rope_cache(const RopeCacheParams& params, cudaStream_t stream, bool use_pdl) {
   if (params.num_kv_rows == 0) return cudaSuccess;
   LaunchPlan plan = plan_launch(params);
-  plan.use_pdl = plan.use_pdl && use_pdl && device_has_pdl();
+  plan.use_pdl = use_pdl && device_has_pdl();
   switch (params.dtype) {
     case DType::fp32:
       return launch_with_dtype<float>(params, plan, stream);

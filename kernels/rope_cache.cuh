@@ -50,13 +50,14 @@ __device__ __forceinline__ void record_fault(FaultRecord* record, FaultKind kind
 }
 
 // For a row that may be a fault: one thread a token calls this, of its keys if the call has some.
-template <int kAxes, typename Index>
+template <int kMaxAxes, typename Index>
 __device__ __noinline__ void record_fault_of_row(const BasicRopeCacheParams<Index>& p, Index token,
                                                  bool has_position) {
   const Slot slot = resolve_slot(p, token);
   if (slot.state == SlotState::padding) return;
   if (!has_position) {
-    record_fault(p.fault_record, FaultKind::position_out_of_range, token, deciding_position<kAxes>(p, token));
+    record_fault(p.fault_record, FaultKind::position_out_of_range, token,
+                 deciding_position<kMaxAxes>(p, token));
   } else if (slot.state == SlotState::slot_out_of_range) {
     record_fault(p.fault_record, FaultKind::slot_out_of_range, token, slot.value);
   } else if (slot.state == SlotState::window_out_of_range) {
@@ -90,8 +91,8 @@ __device__ __forceinline__ SliceDims dims_of_slice(const Params& p, bool is_neox
   return slice_dims<kVec>(shape, is_neox, slice);
 }
 
-// Rows at fault, or padding whose position is in no table. Out of line: a launch of a microsecond waits for
-// instructions that it skips, too, and a call is few of them.
+// Rows at fault, or padding whose position is in no table. Out of line: a launch of a microsecond waits even
+// for instructions that it skips.
 template <typename T, int kVec, bool kIsNeox, typename Params, typename Index>
 __device__ __noinline__ void serve_faulty_queries(const Params& p, RowWork<Index> work) {
   if (!has_keys(p) && work.slice == 0 && work.head == 0)
@@ -127,24 +128,25 @@ __device__ __forceinline__ bool stores(bool has_slice) {
   return kNorm == Presence::never || has_slice;
 }
 
-// Whether work before the wait pays. Where numbers have 64 bits it takes too many registers.
+// Work before the wait pays in compact calls (compact_params.h). Numbers of 64 bits take too many registers.
 template <typename Params>
-constexpr bool kHasShortAddresses = sizeof(IndexOf<Params>) == 4;
+constexpr bool kIsCompact = sizeof(IndexOf<Params>) == 4;
 
-// Where the scheduler's numbers of a row of k and v are.
+// Where the scheduler's numbers of a row of k and v are, and the first later slot to look at.
 template <typename Params, typename Index>
 __device__ __forceinline__ void add_kv_row(WorkBeforeWait& early, const Params& p, const LaunchPlan& plan,
                                            Index token) {
   early.add(place_of_index(p.pos, token));
   early.add(place_of_index(p.slot_mapping, token));
-  early.add(place_of_index(p.slot_mapping, token + static_cast<Index>(looker_of_block(plan) + 1)));
+  early.add(place_of_later_slot(p, plan, token));
 }
 
-// In each of these the elements of the first row and the scheduler's numbers are loaded first, before
-// anything waits for one of them. Threads of k and v that have no slice return behind the loads: the compiler
-// does not move what waits above that. The next row is loaded as soon as its registers are free. Threads
-// without work go as far as the vote on the slot where there is one (last_of_slot.cuh). Threads that have no
-// slice of a row take part in its norm: they go along with the first slice and store nothing.
+// Each of these works out addresses before it waits for earlier kernels. Behind that the elements of the
+// first row and the scheduler's numbers are loaded, before anything waits for one of them. Threads of k and v
+// that have no slice return behind the loads: the compiler does not move what waits above that. The next row
+// is loaded as soon as its registers are free. Threads without work go as far as the vote on the slot where
+// there is one (last_of_slot.cuh). Threads that have no slice of a row take part in its norm: they go along
+// with the first slice and store nothing.
 
 template <typename T, int kVec, bool kIsNeox, Presence kNorm, Presence kAxes, Presence kFp8, typename Params,
           typename Index>
@@ -156,9 +158,9 @@ __device__ __forceinline__ void query_rows(const Params& p, const LaunchPlan& pl
   if (work.token >= p.num_tokens || work.head >= work.end || !(has_slice || is_normed)) return;
   if (kNorm != Presence::never && !has_slice) dims = dims_of_slice<kVec>(p, kIsNeox, true, 0);
   const T* from = head_of<const T>(p.q, work.token, work.head);
-  WorkBeforeWait early(kHasShortAddresses<Params>, from);
+  WorkBeforeWait early(kIsCompact<Params>, from);
   early.add(place_of_index(p.pos, work.token));
-  early.add(head_of<T>(p.q_out, work.token, work.head));
+  early.add(head_of<T>(p.q_out, work.token, work.head));  // fp8 queries go elsewhere
   SliceRotation<kIsNeox, kVec, Params, kAxes>::add_to(early, p, dims);
   early.wait_for_earlier_kernels();
   HeadSlice<T, kVec> x = load_slice<T, kVec>(from, p.q.dim_stride, dims);
@@ -203,7 +205,7 @@ __device__ __forceinline__ void key_rows(const Params& p, const LaunchPlan& plan
   }
   dims.is_rotated = dims.is_rotated && has_work;
   const T* from = head_of<const T>(p.k, work.token, work.head);
-  WorkBeforeWait early(kHasShortAddresses<Params>, from);
+  WorkBeforeWait early(kIsCompact<Params>, from);
   add_kv_row(early, p, plan, work.token);
   early.add(head_of<T>(p.k_out, work.token, work.head));
   SliceRotation<kIsNeox, kVec, Params, kAxes>::add_to(early, p, dims);
@@ -259,9 +261,9 @@ __device__ __forceinline__ void value_rows(const Params& p, const LaunchPlan& pl
   const bool has_work = work.head < work.end && !x.is_empty();
   if (work.token >= p.num_kv_rows || (work.head >= work.end && !plan.keeps_last_of_slot)) return;
   const T* from = head_of<const T>(p.v, work.token, work.head);
-  WorkBeforeWait early(kHasShortAddresses<Params>, from);
+  WorkBeforeWait early(kIsCompact<Params>, from);
   add_kv_row(early, p, plan, work.token);
-  early.add(p.cos_sin.num_rows);
+  early.add(p.cos_sin.num_rows);  // positions are held against it
   add_cache(early, p, p.value_cache);
   early.wait_for_earlier_kernels();
   if (has_work) x.load(from);
@@ -304,13 +306,13 @@ __global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)
         p.q_weight.data != nullptr, p.pos_axis_stride != 0, is_fp8(p.q_out_dtype));
   }
   block -= plan.q_blocks;
-  const auto rows_of_kv = [&] {
-    return rows_of_thread<Index>(block, plan.rows_per_kv_block, p.num_kv_heads);
+  const auto rows_of_kv = [&](int nth_block) {
+    return rows_of_thread<Index>(nth_block, plan.rows_per_kv_block, p.num_kv_heads);
   };
   if (block < plan.kv_blocks) {
     return with_extensions<Params, kHasShortVectors>(
         [&](auto norm, auto axes) {
-          key_rows<T, CacheT, kVec, kIsNeox, norm(), axes()>(p, plan, rows_of_kv());
+          key_rows<T, CacheT, kVec, kIsNeox, norm(), axes()>(p, plan, rows_of_kv(block));
         },
         p.k_weight.data != nullptr, p.pos_axis_stride != 0);
   }
@@ -320,8 +322,8 @@ __global__ void __launch_bounds__(kMaxThreadsPerBlock, 2)
       [&](auto axes) {
         using Vectors = ValueVectors<T, CacheT, kVec, Params>;
         using Elements = ValueElements<T, CacheT, kVec, Params>;
-        plan.values_are_apart ? value_rows<T, CacheT, kVec, Elements, axes()>(p, plan, rows_of_kv())
-                              : value_rows<T, CacheT, kVec, Vectors, axes()>(p, plan, rows_of_kv());
+        plan.values_are_apart ? value_rows<T, CacheT, kVec, Elements, axes()>(p, plan, rows_of_kv(block))
+                              : value_rows<T, CacheT, kVec, Vectors, axes()>(p, plan, rows_of_kv(block));
       },
       p.pos_axis_stride != 0);
 }

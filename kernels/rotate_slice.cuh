@@ -25,7 +25,7 @@ __device__ __forceinline__ const TableT* at_column(const BasicCosSinTable<Index>
 template <int N, typename TableT, typename Index>
 __device__ __forceinline__ void load_columns(const BasicCosSinTable<Index>& table, Index row, int column,
                                              float* values) {
-  constexpr int kChunk = N * sizeof(TableT) <= 16 ? N : 16 / static_cast<int>(sizeof(TableT));
+  constexpr int kChunk = kPerAccess<TableT, N>;
   const TableT* from = at_column<N, TableT>(table, row, column);
 #pragma unroll
   for (int first = 0; first < N; first += kChunk) {

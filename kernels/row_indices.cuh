@@ -58,18 +58,17 @@ struct CheckedIndex {
   Index value;
 };
 
-// A position on each axis, or one for all where kAxes is 1.
-template <typename Index, int kCount>
+// A position on each axis, or one for all where kMaxAxes is 1.
+template <typename Index, int kMaxAxes>
 struct CheckedPosition {
-  static constexpr int kAxes = kCount;
   bool is_valid;  // on all axes
-  Index value[kAxes];
+  Index value[kMaxAxes];
 
   // On the axis in the lowest bits (FrequencyAxes), without an index into registers.
   __device__ __forceinline__ Index on(uint32_t axis) const {
-    if constexpr (kAxes == 1) return value[0];
+    if constexpr (kMaxAxes == 1) return value[0];
     const uint32_t lowest = axis % (1u << FrequencyAxes::kBits);
-    return lowest == 0 ? value[0] : lowest == 1 ? value[1] : value[kAxes - 1];
+    return lowest == 0 ? value[0] : lowest == 1 ? value[1] : value[kMaxAxes - 1];
   }
 };
 
@@ -77,23 +76,23 @@ template <typename Params, Presence kAxes>
 class PendingPosition {
  public:
   using Index = IndexOf<Params>;
-  static constexpr int kCount = kNumAxesOf<kAxes>;
+  static constexpr int kMaxAxes = kNumAxesOf<kAxes>;
 
   __device__ __forceinline__ PendingPosition(const Params& p, Index row, bool is_inside) {
     pos_[0] = {p.pos, row, is_inside};
 #pragma unroll
-    for (int axis = 1; axis < kCount; ++axis) {
+    for (int axis = 1; axis < kMaxAxes; ++axis) {
       pos_[axis] = pos_[0];
       if (has_axes<kAxes>(p)) pos_[axis] = {pos_of_axis<Index>(p, axis), row, is_inside};
     }
     if (has_offs(p)) offs_ = {p.offs, row, is_inside};
   }
 
-  __device__ __forceinline__ CheckedPosition<Index, kCount> checked(const Params& p) const {
-    CheckedPosition<Index, kCount> position;
+  __device__ __forceinline__ CheckedPosition<Index, kMaxAxes> checked(const Params& p) const {
+    CheckedPosition<Index, kMaxAxes> position;
     position.is_valid = true;
 #pragma unroll
-    for (int axis = 0; axis < kCount; ++axis) {
+    for (int axis = 0; axis < kMaxAxes; ++axis) {
       const CheckedIndex<Index> on_axis = checked(p, pos_[axis]);
       position.is_valid &= on_axis.is_valid;
       position.value[axis] = on_axis.value;
@@ -109,7 +108,7 @@ class PendingPosition {
     return {is_index(position, p.cos_sin.num_rows), static_cast<Index>(position)};
   }
 
-  PendingIndex<Index> pos_[kCount], offs_;
+  PendingIndex<Index> pos_[kMaxAxes], offs_;
 };
 
 // The slot in the cache of a row that asks for one: behind the window table where there is one.
@@ -143,8 +142,8 @@ class PendingKvRow {
 
   __device__ __forceinline__ const PendingIndex<Index>& pending_slot() const { return slot_; }
 
-  // Of a row whose slot is not valid: whether that is surely no fault. Rows past an int64 slot_mapping are told
-  // from faults where those are recorded.
+  // Of a row whose slot is not valid: whether that is surely no fault. Rows past an int64 slot_mapping are
+  // told from faults where those are recorded.
   __device__ __forceinline__ bool is_padding(const Params& p) const {
     if (asked_for_.value(p.slot_mapping.is_int64) < 0) return true;
     return has_window(p) && asked_for_.is_below(p.swa_slot_mapping.size) &&

@@ -91,11 +91,11 @@ KVROPE_HOST_DEVICE bool is_in_table(const BasicRopeCacheParams<Index>& p, int64_
 }
 
 // The position that decides whether a token has one: of the first axis where it is not in the table, or of
-// the last. kAxes: on how many it may have one of its own.
-template <int kAxes, typename Index>
+// the last. kMaxAxes: on how many it may have one of its own.
+template <int kMaxAxes, typename Index>
 KVROPE_HOST_DEVICE int64_t deciding_position(const BasicRopeCacheParams<Index>& p, Index token) {
   int64_t position = effective_position(p, token, 0);
-  for (int axis = 1; axis < kAxes && p.pos_axis_stride != 0 && is_in_table(p, position); ++axis) {
+  for (int axis = 1; axis < kMaxAxes && p.pos_axis_stride != 0 && is_in_table(p, position); ++axis) {
     position = effective_position(p, token, axis);
   }
   return position;

@@ -17,8 +17,6 @@
 // (tokens_per_block, launch_plan.cpp).
 #pragma once
 
-#include "launch_plan.h"
-
 namespace kvrope {
 
 template <typename Index>
@@ -28,7 +26,7 @@ struct RowWork {
   int head, end, step;  // heads head, head + step, ... below end
 };
 
-__device__ __forceinline__ int thread_of_block() {
+__device__ __forceinline__ int thread_rank() {
   return static_cast<int>((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x);
 }
 

@@ -94,9 +94,9 @@ __device__ __forceinline__ void leave_to_later_rows(const Params& p, const Value
                                                     const CheckedIndex<Index>& slot, bool sees_one,
                                                     int64_t* places) {
   if (!__syncthreads_or(sees_one)) return;
-  constexpr int kAxes = kNumAxesOf<kMaybeExtended<Params>>;
+  constexpr int kMaxAxes = kNumAxesOf<kMaybeExtended<Params>>;
   if (thread < tile.num_tokens && slot.is_valid &&
-      goes_to_later_row<kAxes, Index>(p, tile.first_token + static_cast<Index>(thread), slot.value)) {
+      goes_to_later_row<kMaxAxes, Index>(p, tile.first_token + static_cast<Index>(thread), slot.value)) {
     places[thread] = -1;
   }
   __syncthreads();
@@ -206,7 +206,7 @@ __device__ __forceinline__ void value_tile(const Params& p, const LaunchPlan& pl
   CacheT* staged = static_cast<CacheT*>(dynamic_shared_memory());  // kTileTokens rows of tile_pitch elements
   const ValueTile<Index> tile = tile_of_block<Index>(p, plan, block);
   if (tile.num_tokens == 0) return;
-  const int thread = thread_of_block();
+  const int thread = thread_rank();
   wait_for_earlier_kernels();
   const bool has_token = thread < tile.num_tokens;
   const PendingKvRow<Params> row(p, tile.first_token + static_cast<Index>(has_token ? thread : 0));

@@ -38,6 +38,10 @@ struct alignas(sizeof(T) * N) Vec {
   }
 };
 
+// As many of N neighbouring elements as one access moves.
+template <typename T, int N>
+constexpr int kPerAccess = N * sizeof(T) <= 16 ? N : 16 / static_cast<int>(sizeof(T));
+
 // What one access moves.
 template <int kBytes>
 struct AccessOf;

@@ -26,12 +26,12 @@ MUTATIONS = [
         "return is_neox ? pair + rotary_dim / 2 - 1 :",
     ),
     Mutation(
-        "sine index off by one", "both", "kernels/rotate.cuh",
+        "sine index off by one", "cpu", "kernels/rotate.cuh",
         "return is_full_width ? rotary_dim : rotary_dim / 2;",
         "return is_full_width ? rotary_dim : rotary_dim / 2 - 1;",
     ),
     Mutation(
-        "GPT-J takes the angle of the element, not of the pair", "both", "kernels/rotate.cuh",
+        "GPT-J takes the angle of the element, not of the pair", "cpu", "kernels/rotate.cuh",
         "if (!is_neox) return j / 2;",
         "if (!is_neox) return j;",
     ),
@@ -149,8 +149,8 @@ MUTATIONS = [
     ),
     Mutation(
         "last axis not looked at for its range", "cpu", "kernels/slots.cuh",
-        "axis < kAxes && p.pos_axis_stride != 0",
-        "axis < kAxes - 1 && p.pos_axis_stride != 0",
+        "axis < kMaxAxes && p.pos_axis_stride != 0",
+        "axis < kMaxAxes - 1 && p.pos_axis_stride != 0",
     ),
     Mutation(
         "axis of the next frequency", "device", "kernels/rotate_slice.cuh",
@@ -164,24 +164,24 @@ MUTATIONS = [
     ),
     Mutation(
         "axis of width for height", "device", "kernels/row_indices.cuh",
-        "lowest == 1 ? value[1] : value[kAxes - 1];",
-        "lowest == 1 ? value[kAxes - 1] : value[1];",
+        "lowest == 1 ? value[1] : value[kMaxAxes - 1];",
+        "lowest == 1 ? value[kMaxAxes - 1] : value[1];",
     ),
     # --- forms of calls
     Mutation(
         "offsets of usual calls ignored", "device", "kernels/call_form.cuh",
         "return !kHasPlainOptions<Params> && p.has_offs;",
-        "return !kHasUsualForm<Params> && p.has_offs;",
+        "return !kHasUsualOptions<Params> && p.has_offs;",
     ),
     Mutation(
         "window of usual calls ignored", "device", "kernels/call_form.cuh",
         "return !kHasPlainOptions<Params> && p.has_swa;",
-        "return !kHasUsualForm<Params> && p.has_swa;",
+        "return !kHasUsualOptions<Params> && p.has_swa;",
     ),
     Mutation(
         "usual calls rotate whole heads", "device", "kernels/rope_cache.cuh",
         "if constexpr (kIsRotatedWhole<Params>) return slice_of_whole_head<kVec>(p.head_size, true, slice);",
-        "if constexpr (kHasUsualForm<Params>) return slice_of_whole_head<kVec>(p.head_size, true, slice);",
+        "if constexpr (kHasUsualOptions<Params>) return slice_of_whole_head<kVec>(p.head_size, true, slice);",
     ),
     # --- fp8 queries
     Mutation(
