@@ -261,6 +261,11 @@ MUTATIONS = [
         "return {block, slot % (block_size.divisor > 1 ? block_size.divisor - 1 : 1)};",
     ),
     Mutation(
+        "index that is not read taken for 2^32 - 1", "device", "kernels/row_indices.cuh",
+        "kIsWide ? 0xffffffffu : 0u",
+        "0u",
+    ),
+    Mutation(
         "position of the neighbour", "device", "kernels/row_indices.cuh",
         "return {pos.is_below(p.cos_sin.num_rows), pos.value()};",
         "return {pos.is_below(p.cos_sin.num_rows), pos.value() ^ 1};",
