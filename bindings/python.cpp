@@ -1,11 +1,15 @@
 // kvrope._C: what Python needs besides the torch operators, which loading this module registers.
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <tuple>
+#include <type_traits>
+#include <utility>
 
 #include "cos_sin_table.h"
 #include "fault.h"
@@ -45,10 +49,11 @@ struct TypedOperator;
 
 template <const char* kName, typename... Args>
 struct TypedOperator<kName, void(Args...)> {
-  static void call(Args... args) {
+  static bool call(Args... args) {
     static const auto operation =
         c10::Dispatcher::singleton().findSchemaOrThrow(kName, "").template typed<void(Args...)>();
     operation.call(args...);
+    return true;
   }
 };
 
@@ -67,9 +72,51 @@ struct FusedOperator<void(Args...)> {
   }
 };
 
-template <const char* kName, typename Signature>
+// Whether an argument may be a tensor with a __torch_function__ of its own.
+template <typename Arg>
+bool may_overrule(PyObject* argument) {
+  using Value = std::decay_t<Arg>;
+  constexpr bool kIsTensor =
+      std::is_same_v<Value, at::Tensor> || std::is_same_v<Value, std::optional<at::Tensor>>;
+  return kIsTensor && !Py_IsNone(argument) && !THPVariable_CheckExact(argument);
+}
+
+// kCall as a function of the C API, which takes its arguments by position, all of them. pybind11's own way,
+// with a list of overloads and a list of arguments, takes longer. Returns None, and calls nothing, where
+// torch must see the arguments, as a __torch_function__ may overrule the call, or one is of another type.
+template <auto kCall, typename Signature = decltype(kCall)>
+struct PythonFunction;
+
+template <auto kCall, typename Result, typename... Args>
+struct PythonFunction<kCall, Result (*)(Args...)> {
+  static PyObject* call(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+    HANDLE_TH_ERRORS
+    TORCH_CHECK_TYPE(count == sizeof...(Args), "expected ", sizeof...(Args), " arguments, got ", count);
+    return call_with(arguments, std::index_sequence_for<Args...>()).release().ptr();
+    END_HANDLE_TH_ERRORS
+  }
+
+ private:
+  template <size_t... kNth>
+  static py::object call_with(PyObject* const* arguments, std::index_sequence<kNth...>) {
+    std::tuple<py::detail::make_caster<Args>...> casters;
+    if (at::impl::torch_function_mode_enabled() || (may_overrule<Args>(arguments[kNth]) || ...))
+      return py::none();
+    if (!(std::get<kNth>(casters).load(arguments[kNth], /*convert=*/true) && ...)) return py::none();
+    Result result = [&] {
+      py::gil_scoped_release no_gil;
+      return kCall(py::detail::cast_op<Args>(std::get<kNth>(casters))...);
+    }();
+    return py::cast(std::move(result));
+  }
+};
+
+template <auto kCall>
 void bind_operator(py::module_& m, const char* name) {
-  m.def(name, torch::wrap_pybind_function_no_gil(TypedOperator<kName, Signature>::call));
+  const auto entry =
+      reinterpret_cast<void (*)()>(PythonFunction<kCall>::call);  // METH_FASTCALL says of what type
+  static PyMethodDef method = {name, reinterpret_cast<PyCFunction>(entry), METH_FASTCALL, nullptr};
+  m.add_object(name, py::reinterpret_steal<py::object>(PyCFunction_NewEx(&method, nullptr, nullptr)));
 }
 
 // (kind, argument, row, value) or None.
@@ -119,9 +166,9 @@ PYBIND11_MODULE(_C, m) {
   m.attr("has_cuda") = static_cast<bool>(KVROPE_HAS_CUDA);
   m.def("last_fault", torch::wrap_pybind_function(last_fault), py::arg("device"));
   m.def("check", torch::wrap_pybind_function_no_gil(kvrope::check), py::arg("device"));
-  m.def("fused_qk_rope_reshape_and_cache",
-        torch::wrap_pybind_function_no_gil(FusedOperator<kvrope::FusedSignature>::call));
-  bind_operator<kRope, kvrope::RopeSignature>(m, "rope");
-  bind_operator<kReshapeAndCache, kvrope::ReshapeAndCacheSignature>(m, "reshape_and_cache");
+  bind_operator<FusedOperator<kvrope::FusedSignature>::call>(m, "fused_qk_rope_reshape_and_cache");
+  bind_operator<TypedOperator<kRope, kvrope::RopeSignature>::call>(m, "rope");
+  bind_operator<TypedOperator<kReshapeAndCache, kvrope::ReshapeAndCacheSignature>::call>(m,
+                                                                                         "reshape_and_cache");
   bind_cos_sin_table(m);
 }

@@ -10,10 +10,11 @@ has_cuda: bool
 def last_fault(device: torch.device) -> Optional[Tuple[str, str, int, int]]: ...
 def check(device: torch.device) -> None: ...
 
-# torch.ops.kvrope's operators with all their arguments by position; TypeError where one is of another type.
-def fused_qk_rope_reshape_and_cache(*arguments: object) -> torch.Tensor: ...  # q_out as (T, QH * D)
-def rope(*arguments: object) -> None: ...
-def reshape_and_cache(*arguments: object) -> None: ...
+# torch.ops.kvrope's operators with all their arguments by position. None, and nothing done, where torch must see the
+# arguments (__torch_function__) or one of them is of another type.
+def fused_qk_rope_reshape_and_cache(*arguments: object) -> Optional[torch.Tensor]: ...  # q_out as (T, QH * D)
+def rope(*arguments: object) -> Optional[bool]: ...  # True
+def reshape_and_cache(*arguments: object) -> Optional[bool]: ...  # True
 
 class RopeScaling:
     """kvrope::RopeScaling: the keys of a rope_scaling dict, typed."""

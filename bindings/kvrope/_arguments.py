@@ -1,11 +1,9 @@
 """What the operations' Python functions share: how an operator is called and how a wrong argument is named."""
 
 from collections.abc import Sequence
-from typing import Any, Callable, Tuple
+from typing import Any, Tuple
 
-import torch
 from torch import Tensor
-from torch.overrides import has_torch_function
 
 
 def option_names(operator: Any) -> Tuple[str, ...]:
@@ -13,19 +11,13 @@ def option_names(operator: Any) -> Tuple[str, ...]:
     return tuple(argument.name for argument in operator._schema.arguments if argument.kwarg_only)
 
 
-def call_operator(typed: Callable, operator: Any, arguments: tuple, options: Tuple[str, ...]) -> Any:
-    """Call an operator with its schema's arguments in order, of which the last are options, named for torch.ops.
+def call_operator(operator: Any, arguments: tuple, options: Tuple[str, ...]) -> None:
+    """Call torch.ops' operator with its schema's arguments in order, of which the last are options, taken by name.
 
-    Typed where that may be, which takes a third of the time: then the result is what that returns, else None.
+    That takes three times as long as its namesake of _C, but also what only torch can take, or name in an error.
     """
-    if not torch.compiler.is_compiling() and not has_torch_function(arguments):
-        try:
-            return typed(*arguments)
-        except TypeError:
-            pass  # again, for torch to name what it cannot take
     first = len(arguments) - len(options)
     operator(*arguments[:first], **dict(zip(options, arguments[first:])))
-    return None
 
 
 def require_bools(operation: str, **options: object) -> None:

@@ -4,6 +4,7 @@ from typing import Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from . import _C
 from ._arguments import (
@@ -103,7 +104,8 @@ def rope(
             eps,
             weight_plus_one,
         )
-        call_operator(_C.rope, _rope, arguments, _ROPE_OPTIONS)
+        if is_dynamo_compiling() or not _C.rope(*arguments):
+            call_operator(_rope, arguments, _ROPE_OPTIONS)
     except (AttributeError, RuntimeError, TypeError) as error:  # torch's answer to what it cannot take
         require_tensors("rope", q=q, pos=pos, cos_sin=cos_sin)
         require_tensors("rope", True, k=k, offs=offs, q_out=q_out, k_out=k_out)
@@ -170,7 +172,8 @@ def reshape_and_cache(
             swa_slot_mapping,
             kv_cache_dtype,
         )
-        call_operator(_C.reshape_and_cache, _reshape_and_cache, arguments, _CACHE_OPTIONS)
+        if is_dynamo_compiling() or not _C.reshape_and_cache(*arguments):
+            call_operator(_reshape_and_cache, arguments, _CACHE_OPTIONS)
     except (AttributeError, RuntimeError, TypeError) as error:  # torch's answer to what it cannot take
         require_tensors(name, k=k, v=v, key_cache=key_cache, value_cache=value_cache)
         require_tensors(name, slot_mapping=slot_mapping)

@@ -4,6 +4,7 @@ from typing import Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from . import _C
 from ._arguments import (
@@ -151,7 +152,10 @@ def fused_qk_rope_reshape_and_cache(
             eps,
             weight_plus_one,
         )
-        rows = call_operator(_C.fused_qk_rope_reshape_and_cache, _operator, arguments, _OPTIONS)
+        rows = None if is_dynamo_compiling() else _C.fused_qk_rope_reshape_and_cache(*arguments)
+        if rows is None:
+            call_operator(_operator, arguments, _OPTIONS)
+            rows = q_out.view(q_out.shape[0], q_out.shape[1] * q_out.shape[2])
     except (AttributeError, RuntimeError, TypeError) as error:  # torch's answer to an argument of a type it cannot take
         require_tensors(_NAME, q=q, k=k, v=v, key_cache=key_cache, value_cache=value_cache)
         require_tensors(_NAME, slot_mapping=slot_mapping, pos=pos, cos_sin=cos_sin)
@@ -160,8 +164,6 @@ def fused_qk_rope_reshape_and_cache(
         require_tensors(_NAME, True, q_scale=q_scale, q_weight=q_weight, k_weight=k_weight)
         raise_as_type_error(error)
         raise
-    if rows is None:
-        rows = q_out.view(q_out.shape[0], q_out.shape[1] * q_out.shape[2])
     if zeros_out is None:
         return rows, k_out, key_cache, value_cache
     return rows, k_out, key_cache, value_cache, zeros_out

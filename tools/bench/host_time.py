@@ -73,15 +73,23 @@ def make_call(
     }  # fmt: skip
 
 
-def python_call(call: Dict[str, object]) -> Callable[[], object]:
+INPUTS = "q k v key_cache value_cache slot_mapping pos cos_sin k_scale v_scale".split()
+
+
+def python_call(c: Dict[str, object]) -> Callable[[], object]:
+    """As engines write it: the inputs in order, the rest by name."""
     operation = kvrope.fused_qk_rope_reshape_and_cache
-    return lambda: operation(**call, is_neox=True, output_zeros=False)
+    inputs = [c[name] for name in INPUTS]
+    flash_layout, q_out, k_out, window = (c[name] for name in ("flash_layout", "q_out", "k_out", "swa_slot_mapping"))
+    return lambda: operation(
+        *inputs, is_neox=True, flash_layout=flash_layout, q_out=q_out, k_out=k_out, output_zeros=False,
+        swa_slot_mapping=window,
+    )  # fmt: skip
 
 
 def torch_call(c: Dict[str, object]) -> Callable[[], object]:
     operator = torch.ops.kvrope.fused_qk_rope_reshape_and_cache.default
-    inputs = "q k v key_cache value_cache slot_mapping pos cos_sin k_scale v_scale".split()
-    arguments = [c[name] for name in inputs] + [True, c["flash_layout"], True, None, c["q_out"], c["k_out"]]
+    arguments = [c[name] for name in INPUTS] + [True, c["flash_layout"], True, None, c["q_out"], c["k_out"]]
     arguments += [None, c["swa_slot_mapping"]]
     return lambda: operator(*arguments)
 
