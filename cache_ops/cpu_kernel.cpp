@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cfenv>
 #include <vector>
 
 #include "slots.cuh"
@@ -79,6 +80,23 @@ void keep_last_of_each_slot(std::vector<int64_t>& slots) {
   }
 }
 
+// The default floating-point environment of this thread, while it lives: a caller may have set another for
+// some threads (torch.set_flush_denormal, fesetround), and the bits of a row must not depend on who serves
+// it.
+class DefaultFloatEnvironment {
+ public:
+  DefaultFloatEnvironment() {
+    std::fegetenv(&callers_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatEnvironment() { std::fesetenv(&callers_); }
+  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
+  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
+
+ private:
+  std::fenv_t callers_;
+};
+
 }  // namespace
 
 void run_on_cpu(const char* operation, const RopeCacheParams& p, const CpuTarget& target) {
@@ -86,8 +104,10 @@ void run_on_cpu(const char* operation, const RopeCacheParams& p, const CpuTarget
   keep_last_of_each_slot(slots);
   const int64_t elements_per_token = (p.num_q_heads + 2 * p.num_kv_heads) * int64_t{p.head_size};
   const int64_t grain = std::max<int64_t>(1, 32768 / elements_per_token);
-  at::parallel_for(0, p.num_kv_rows, grain,
-                   [&](int64_t first, int64_t last) { target.serve_tokens(p, first, last, slots.data()); });
+  at::parallel_for(0, p.num_kv_rows, grain, [&](int64_t first, int64_t last) {
+    const DefaultFloatEnvironment environment;
+    target.serve_tokens(p, first, last, slots.data());
+  });
 }
 
 }  // namespace kvrope

@@ -1,5 +1,8 @@
-// The CPU kernel is compiled for several processors: whatever the bits of its arguments, each gives the same.
+// The CPU kernel is compiled for several processors and runs on any thread: whatever the bits of its
+// arguments, each gives the same.
 #include <gtest/gtest.h>
+
+#include <cfenv>
 
 #include "arguments.h"
 #include "cpu_kernel.h"
@@ -68,15 +71,18 @@ FusedArguments served_by(const CpuTarget& target, const FusedArguments& args) {
   return own;
 }
 
+void expect_same_bits(const FusedArguments& a, const FusedArguments& b) {
+  EXPECT_TRUE(is_same_bits(*a.q_out, *b.q_out)) << "q_out";
+  EXPECT_TRUE(is_same_bits(*a.k_out, *b.k_out)) << "k_out";
+  EXPECT_TRUE(is_same_bits(a.key_cache, b.key_cache)) << "key_cache";
+  EXPECT_TRUE(is_same_bits(a.value_cache, b.value_cache)) << "value_cache";
+}
+
 void expect_same_of_all_targets(const Call& call) {
   const FusedArguments args = make_call(call), first = served_by(cpu_targets().front(), args);
   for (const CpuTarget& target : cpu_targets()) {
     SCOPED_TRACE(target.name);
-    const FusedArguments other = served_by(target, args);
-    EXPECT_TRUE(is_same_bits(*first.q_out, *other.q_out)) << "q_out";
-    EXPECT_TRUE(is_same_bits(*first.k_out, *other.k_out)) << "k_out";
-    EXPECT_TRUE(is_same_bits(first.key_cache, other.key_cache)) << "key_cache";
-    EXPECT_TRUE(is_same_bits(first.value_cache, other.value_cache)) << "value_cache";
+    expect_same_bits(first, served_by(target, args));
   }
 }
 
@@ -94,6 +100,23 @@ TEST(CpuTargets, GiveTheSameBits) {
         expect_same_of_all_targets({dtype, cache_dtype, 128, 128, 0, is_neox, false, false, true});
       }
     }
+  }
+}
+
+// As after torch.set_flush_denormal(True), which tells one thread alone, and with another rounding.
+TEST(CpuKernel, DoesNotDependOnTheFloatingPointEnvironmentOfItsCaller) {
+  at::manual_seed(12);
+  for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16, at::kFloat}) {
+    SCOPED_TRACE(dtype);
+    const FusedArguments args = make_call({dtype, at::kFloat8_e4m3fn, 128, 64, 0, true, true, true});
+    const FusedArguments expected = served_by(cpu_targets().front(), args);
+    at::globalContext().setFlushDenormal(true);
+    std::fesetround(FE_UPWARD);
+    const FusedArguments other = served_by(cpu_targets().front(), args);
+    EXPECT_EQ(std::fegetround(), FE_UPWARD) << "the caller's is not given back";
+    std::fesetround(FE_TONEAREST);
+    at::globalContext().setFlushDenormal(false);
+    expect_same_bits(expected, other);
   }
 }
 

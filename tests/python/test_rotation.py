@@ -1,5 +1,6 @@
 """The rotation: styles, tables, head sizes, partial rotary; values against the oracle, some spelled out."""
 
+import kvrope
 import numpy as np
 import pytest
 import torch
@@ -213,6 +214,22 @@ def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     towards = np.where((error > 0) == (total > 0), 1, -1)
     odd = (total.view(np.int64) + towards).view(np.float64)
     return np.where((error != 0) & is_even, odd, total).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "dtype, subnormal", [(torch.float16, 3e-5), (torch.bfloat16, 1e-39), (torch.float32, 1e-39)], ids=str
+)
+def test_subnormals_where_the_caller_flushes_them(dtype: torch.dtype, subnormal: float) -> None:
+    """torch.set_flush_denormal tells the calling thread alone: rows that other threads serve must not differ."""
+    q = torch.full((4096, 8, 64), subnormal, dtype=dtype)
+    cos_sin = torch.cat([torch.ones(1, 32), torch.zeros(1, 32)], dim=1)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor flushes no subnormals")
+    try:
+        rotated, _ = kvrope.rope(q, None, torch.zeros(4096, dtype=torch.int64), cos_sin, True)
+    finally:
+        torch.set_flush_denormal(False)
+    assert np.array_equal(bits_of(rotated), bits_of(q))
 
 
 @pytest.mark.parametrize("strides", ["contiguous", "odd_offset", "dim_stride_2"])
